@@ -1,0 +1,367 @@
+/* SPDX-License-Identifier: MIT
+ * kvfold: a key/value cache for attention whose history is folded into 1 to 8 bits.
+ *
+ * The cache keeps, per layer and KV head and in token order,
+ *   sink (the first S tokens, f16) | body (packed blocks of 64 tokens) | window (the newest R to R+63, f16)
+ * and attends to the packed codes directly: no dequantised copy of the history ever exists.
+ *
+ * The life of a batch (a transaction):
+ *   kvf_batch_begin   (sequence, position) of every row to come; refuses what cannot fit
+ *   kvf_attend_*      for each layer: queries against history + the batch's own rows (the "exact tail")
+ *   kvf_batch_append  for each layer: points at the batch's K and V rows, checks them, copies nothing
+ *   kvf_batch_commit  stores the rows and seals whole blocks; or kvf_batch_abort: as if nothing had been
+ *
+ * Conventions
+ * - Functions return KVF_OK (0) or a negative kvf_error. After a failure kvf_cache_error() holds a whole sentence that names
+ *   the layer, head, position or option. Nothing is changed by a call that fails.
+ * - Every struct that the caller fills starts with `size`; the *_init function sets it, with all defaults. Reserved fields are 0.
+ * - Strides are in bytes. Elements of one head of one token are contiguous.
+ * - No function prints, exits, aborts, or keeps a pointer that it was given, except where stated (kvf_batch_append).
+ * - Threads: one thread at a time may use a cache; between kvf_attend_begin and kvf_attend_end any number of threads may call
+ *   kvf_attend_part on the same plan. Different caches are independent. There are no mutable globals.
+ */
+#ifndef KVFOLD_H
+#define KVFOLD_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32) && defined(KVFOLD_SHARED)
+#ifdef KVFOLD_BUILD
+#define KVF_API __declspec(dllexport)
+#else
+#define KVF_API __declspec(dllimport)
+#endif
+#elif defined(__GNUC__)
+#define KVF_API __attribute__((visibility("default")))
+#else
+#define KVF_API
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define KVF_VERSION_MAJOR 0
+#define KVF_VERSION_MINOR 1
+#define KVF_VERSION_PATCH 0
+
+/* Tokens of one packed block: of one layer, all KV heads. Fixed by the format (docs/FORMAT.md). */
+#define KVF_BLOCK 64
+
+/* ---- errors --------------------------------------------------------------------------------------------------------------- */
+
+/* X(name, code, text): the whole list; kvf_strerror is made from it. */
+#define KVF_ERRORS(X)                                                                                                           \
+    X(OK, 0, "success")                                                                                                         \
+    X(E_ARG, -1, "invalid argument")                                                                                            \
+    X(E_SPEC, -2, "unknown codec or malformed codec spec")                                                                      \
+    X(E_UNSUPPORTED, -3, "combination not supported")                                                                           \
+    X(E_NOMEM, -4, "out of memory")                                                                                             \
+    X(E_STATE, -5, "call not allowed in this state")                                                                            \
+    X(E_FULL, -6, "does not fit in what was reserved")                                                                          \
+    X(E_NONFINITE, -7, "NaN or infinity in the input")                                                                          \
+    X(E_POSITION, -8, "position out of order")                                                                                  \
+    X(E_VERSION, -9, "struct size of another version")                                                                          \
+    X(E_HOST, -10, "the host failed")                                                                                           \
+    X(E_MODEL, -11, "model cannot be folded")                                                                                   \
+    X(E_IO, -12, "input or output failed")                                                                                      \
+    X(E_DAMAGED, -13, "input is damaged")
+
+typedef enum kvf_error {
+#define KVF_ERROR_ENUM(name, code, text) KVF_##name = code,
+    KVF_ERRORS(KVF_ERROR_ENUM)
+#undef KVF_ERROR_ENUM
+} kvf_error;
+
+/* Text of an error code; never NULL. */
+KVF_API const char *kvf_strerror(int code);
+
+/* "0.1.0" */
+KVF_API const char *kvf_version(void);
+
+/* ---- parameters ----------------------------------------------------------------------------------------------------------- */
+
+typedef enum kvf_type { KVF_F16 = 1, KVF_F32 = 2 } kvf_type;
+typedef enum kvf_side { KVF_K = 0, KVF_V = 1 } kvf_side;
+typedef enum kvf_log_level { KVF_LOG_INFO = 0, KVF_LOG_WARN = 1 } kvf_log_level;
+
+/* Memory hooks. `allocate` returns `size` bytes aligned to 64 or NULL; contents may be anything. `release` gets the same size.
+ * Both may be called only from functions that are documented to allocate. */
+typedef struct kvf_allocator {
+    void *(*allocate)(void *user, size_t size);
+    void (*release)(void *user, void *memory, size_t size);
+    void *user;
+} kvf_allocator;
+
+/* One attention layer. */
+typedef struct kvf_layer {
+    uint32_t size;     /* sizeof(kvf_layer) */
+    int32_t q_heads;   /* query heads; a multiple of kv_heads */
+    int32_t kv_heads;  /* 1 or more */
+    int32_t k_dim;     /* channels of one key head (and of one query head), 1 to 1024 */
+    int32_t v_dim;     /* channels of one value head, 1 to 1024 */
+    int32_t window;    /* 0: attends to everything. W > 0: key j is visible to query i when pos_i - pos_j < W */
+    int32_t v_in_k;    /* 1: V is the first v_dim channels of K (latent attention); only K is given and stored */
+    int32_t share;     /* -1: own K/V. l >= 0: reads the K/V of the earlier layer l and stores none (l itself must own its K/V) */
+    const char *k;     /* codec spec of the keys, as "kivi4:group=32"; NULL: kvf_params.k. Copied */
+    const char *v;     /* the same for values */
+    int64_t reserved[4];
+} kvf_layer;
+
+typedef struct kvf_params {
+    uint32_t size;            /* sizeof(kvf_params) */
+    int32_t n_layers;         /* 1 or more */
+    const kvf_layer *layers;  /* [n_layers], copied */
+    const char *k;            /* default codec of keys; NULL: that of the default preset */
+    const char *v;            /* default codec of values; NULL: the same */
+    int32_t sink;             /* S, tokens kept exact at the start, 0 to 64; default 4 */
+    int32_t recent;           /* R, newest tokens kept exact (R to R+63 are), 0 to 65536; default 64 */
+    int32_t max_sequences;    /* sequence ids are 0 .. max_sequences-1; default 1, at most 256 */
+    int32_t max_batch;        /* rows of one batch; default 512 */
+    int32_t threads;          /* how many threads will call kvf_attend_part at once (a hint for the split); default 1, at most 256 */
+    int32_t window_keep;      /* tokens that windowed layers keep beyond their window, so that rm can step back; default 256 */
+    const char *cpu;          /* "scalar", "avx2", "neon"; NULL: $KVFOLD_CPU, else the best present. Absent sets are refused */
+    const kvf_allocator *allocator;                          /* NULL: pages of the operating system, touched only when used */
+    void (*log)(void *user, kvf_log_level level, const char *text); /* NULL: silent. One line, no newline */
+    void *log_user;
+    char *error;              /* NULL, or error_size bytes where kvf_cache_create and kvf_bytes leave their sentence */
+    size_t error_size;
+    int64_t reserved[8];
+} kvf_params;
+
+/* Fills the defaults. Layers must be set by the caller. */
+KVF_API void kvf_params_init(kvf_params *p);
+KVF_API void kvf_layer_init(kvf_layer *l);
+
+/* ---- cache ---------------------------------------------------------------------------------------------------------------- */
+
+typedef struct kvf_cache kvf_cache; /* opaque */
+
+/* Creates an empty cache. Allocates. On failure *cache is NULL and p->error (if set) says why. */
+KVF_API int kvf_cache_create(kvf_cache **cache, const kvf_params *p);
+
+/* Frees a cache and sets the pointer to NULL. NULL and pointer to NULL are fine. */
+KVF_API void kvf_cache_free(kvf_cache **cache);
+
+/* Maps everything that `sequences` sequences of together `tokens` tokens and batches of `batch` rows need, touching nothing.
+ * Afterwards batch, attend and sequence calls within those limits never allocate, and those beyond fail with KVF_E_FULL.
+ * May be called again to grow. Without it the cache grows when needed, in kvf_batch_begin, kvf_seq_cp and kvf_attend_begin. */
+KVF_API int kvf_reserve(kvf_cache *cache, int64_t tokens, int32_t sequences, int32_t batch);
+
+/* The sentence of the last failure on this cache, "" when none. Valid until the next call. */
+KVF_API const char *kvf_cache_error(const kvf_cache *cache);
+
+/* ---- batches -------------------------------------------------------------------------------------------------------------- */
+
+/* One row of a batch. */
+typedef struct kvf_token {
+    int32_t seq; /* 0 .. max_sequences-1 */
+    int32_t pos; /* next position of that sequence: kvf_seq_pos_max + 1, then one more for each row; any start >= 0 when empty */
+} kvf_token;
+
+/* Rows of keys, values or queries that the caller owns: element c of head h of token t is at
+ * (char *)data + t * token_stride + h * head_stride + c * sizeof(type). No alignment beyond that of the type is needed. */
+typedef struct kvf_view {
+    const void *data;
+    int32_t type; /* kvf_type */
+    int32_t reserved;
+    int64_t token_stride; /* bytes */
+    int64_t head_stride;  /* bytes */
+} kvf_view;
+
+/* Opens a batch of n rows (1 .. max_batch). Refuses (KVF_E_POSITION, KVF_E_FULL, ...) before anything changes. May allocate
+ * unless reserved. Only one batch may be open. */
+KVF_API int kvf_batch_begin(kvf_cache *cache, const kvf_token *tokens, int32_t n);
+
+/* Stages the rows of one layer: row j of the batch is row cells[j] of the views (cells NULL: row j). Checks that they are
+ * finite (KVF_E_NONFINITE names layer, head and position) and remembers pointers: rows and cells must stay valid and unchanged
+ * until commit or abort. f32 rows are stored as f16; magnitudes above 65504 saturate and are counted. v is NULL for v_in_k
+ * layers. Layers that share are not appended. Each other layer once, in any order. Does not allocate. */
+KVF_API int kvf_batch_append(kvf_cache *cache, int32_t layer, const kvf_view *k, const kvf_view *v, const int32_t *cells);
+
+/* Stores the staged rows, seals whole blocks, frees blocks that left a window. Fails only with KVF_E_STATE: no batch open, or a
+ * layer not appended (the batch then stays open). Does not allocate. */
+KVF_API int kvf_batch_commit(kvf_cache *cache);
+
+/* Forgets the open batch. The cache is byte for byte what it was before kvf_batch_begin. */
+KVF_API int kvf_batch_abort(kvf_cache *cache);
+
+/* ---- attention ------------------------------------------------------------------------------------------------------------ */
+
+/* One layer's attention for all rows of the open batch. For query row i, head h and visible key j:
+ *   s_ij = scale * <q_i, k_j>;  softcap c > 0: s_ij = c * tanh(s_ij / c);  plus bias
+ *   out_i = sum_j softmax_j(s_ij) v_j       in f32, streamed (online softmax: Milakov and Gimelshein, arXiv 1805.02867)
+ * History (rows of earlier batches of the same sequence) is masked by stored positions: causal, and `window` of the layer.
+ * The batch's own rows are given as exact tail. A row that sees nothing gives zeros and log-sum-exp -inf. */
+typedef struct kvf_attention {
+    uint32_t size;          /* sizeof(kvf_attention) */
+    int32_t layer;
+    kvf_view q;             /* [rows][q_heads][k_dim] */
+    kvf_view k;             /* tail keys [cells][kv_heads][k_dim]; of the layer shared, if this one shares */
+    kvf_view v;             /* tail values [cells][kv_heads][v_dim]; ignored for v_in_k */
+    const int32_t *cells;   /* [rows]: row j of the batch is row cells[j] of k and v and column cells[j] of the mask; NULL: j */
+    const void *mask;       /* [rows][columns], added to the scores of the tail after multiplication by the head's slope (1 if
+                               slopes is NULL); -inf hides. NULL: same sequence, causal, window, ALiBi from positions */
+    int32_t mask_type;      /* kvf_type */
+    int32_t reserved0;
+    int64_t mask_stride;    /* bytes from one query row of the mask to the next */
+    float scale;            /* usually 1/sqrt(k_dim) */
+    float softcap;          /* 0: none */
+    const float *slopes;    /* ALiBi (arXiv 2108.12409) slope of each query head [q_heads]; history gets -slope*(pos_i - pos_j).
+                               NULL: none */
+    const float *sinks;     /* [q_heads] attention-sink logits that join the softmax denominator only; NULL: none */
+    float *out;             /* [rows][q_heads][v_dim] */
+    int64_t out_token_stride; /* bytes */
+    int64_t out_head_stride;  /* bytes */
+    float *lse;             /* [rows][q_heads] natural log of the softmax denominator (sinks included); NULL: not wanted */
+    int64_t reserved[4];
+} kvf_attention;
+
+KVF_API void kvf_attention_init(kvf_attention *a);
+
+/* The work of one attention, ready to be shared out. */
+typedef struct kvf_plan {
+    int32_t parts;  /* how many parts there are, 1 or more */
+    int32_t reserved;
+    size_t scratch; /* bytes of scratch in use; owned by the cache */
+    kvf_cache *cache;
+} kvf_plan;
+
+/* Checks the request (finite queries and tail), groups rows by sequence and splits the work. `a` and what it points at must
+ * stay valid until kvf_attend_end. Only one plan may be open. Allocates only if not reserved. */
+KVF_API int kvf_attend_begin(kvf_cache *cache, const kvf_attention *a, kvf_plan *plan);
+
+/* Does part i (0 .. parts-1): any thread, any order, each once. */
+KVF_API void kvf_attend_part(const kvf_plan *plan, int32_t i);
+
+/* Merges the parts by their log-sum-exp and writes `out` and `lse`; closes the plan. KVF_E_STATE when a part was not done. */
+KVF_API int kvf_attend_end(kvf_plan *plan);
+
+/* All three in the calling thread. */
+KVF_API int kvf_attend(kvf_cache *cache, const kvf_attention *a);
+
+/* Merges attention over two disjoint sets of keys: (out, lse) becomes that of the union with (other, other_lse).
+ * n rows of dim channels, contiguous. This is the merge that threads, devices and machines share. */
+KVF_API void kvf_merge(float *out, float *lse, const float *other, const float *other_lse, int64_t n, int64_t dim);
+
+/* ---- sequences ------------------------------------------------------------------------------------------------------------ */
+
+typedef enum kvf_ability {
+    KVF_CAN_RM = 1,       /* may rows from pos on be removed? (a windowed layer may have freed what would be needed) */
+    KVF_CAN_RM_EXACT = 2, /* would that leave every kept row as in a run that never had the removed ones? (no coded row dies) */
+    KVF_CAN_SHIFT = 3     /* may positions be shifted? never: coded keys hold their rotation */
+} kvf_ability;
+
+/* 1 yes, 0 no (kvf_cache_error says why), negative for a wrong argument. */
+KVF_API int kvf_can(kvf_cache *cache, kvf_ability what, int32_t seq, int32_t pos);
+
+/* Removes rows with p0 <= position < p1; p1 < 0: to the end; p0 <= 0 and p1 < 0: the whole sequence. Removing up to the end
+ * lowers the next position to p0. Coded rows are marked dead; the following rows open a new block. No batch may be open. */
+KVF_API int kvf_seq_rm(kvf_cache *cache, int32_t seq, int32_t p0, int32_t p1);
+
+/* Copies a sequence: sealed blocks are shared, sink and window are copied. dst must be empty. May allocate unless reserved. */
+KVF_API int kvf_seq_cp(kvf_cache *cache, int32_t src, int32_t dst);
+
+/* Removes every other sequence. */
+KVF_API int kvf_seq_keep(kvf_cache *cache, int32_t seq);
+
+/* Last position given to the sequence, -1 when empty. The next position is this plus one, whatever rows are kept. */
+KVF_API int32_t kvf_seq_pos_max(const kvf_cache *cache, int32_t seq);
+
+/* ---- numbers -------------------------------------------------------------------------------------------------------------- */
+
+typedef struct kvf_stats_t {
+    uint32_t size;            /* set by the caller to sizeof(kvf_stats_t) */
+    int32_t layers;           /* layers of the cache */
+    int32_t layers_folded;    /* of those, layers whose K or V is coded in fewer than 16 bits (sharing layers count as their owner) */
+    int32_t sequences;        /* not empty */
+    int64_t tokens;           /* rows held, over all sequences */
+    int64_t tokens_sink;      /* of those: exact at the start, */
+    int64_t tokens_body;      /* in packed blocks (full-attention layers), */
+    int64_t tokens_window;    /* exact and recent */
+    int64_t accounted;        /* bytes in use by the cache: equals kvf_bytes for one sequence */
+    int64_t reserved_bytes;   /* bytes mapped, used or not */
+    int64_t resident;         /* bytes of those mappings in physical memory, measured; -1 where the system cannot tell */
+    int64_t f16;              /* bytes of the same rows in f16, no codes */
+    int64_t saturated;        /* values above 65504 that were clipped, since creation */
+    double bits_code_k;       /* bits per key value of the body: codes, scales, padding; mean over layers weighted by values */
+    double bits_code_v;
+    double bits_code;         /* keys and values together */
+    double bits_per_value;    /* all-in: 8 * accounted / values held (0 when empty) */
+    const char *cpu;          /* instruction set in use */
+    int64_t reserved[8];
+} kvf_stats_t;
+
+KVF_API int kvf_stats(const kvf_cache *cache, kvf_stats_t *s);
+
+/* `accounted` of a cache made with p that holds one sequence of n_tokens rows appended from position 0, before it exists.
+ * Negative kvf_error on failure (p->error says why). */
+KVF_API int64_t kvf_bytes(const kvf_params *p, int64_t n_tokens);
+
+/* ---- what exists ---------------------------------------------------------------------------------------------------------- */
+
+typedef struct kvf_codec_info {
+    const char *name;     /* "kivi" */
+    const char *summary;  /* one line */
+    const char *examples; /* "kivi4 kivi2:group=64" */
+    uint32_t sides;       /* bit 0: keys, bit 1: values */
+} kvf_codec_info;
+
+/* 0 and *info filled for i < number of codecs, else KVF_E_ARG. */
+KVF_API int kvf_codec_list(int32_t i, kvf_codec_info *info);
+
+typedef struct kvf_spec_info {
+    char canonical[64];   /* the spec with every option written out */
+    double bits_code;     /* bits per value: codes, scales, padding */
+    size_t block_bytes;   /* one head of one block of 64 tokens */
+    int32_t head_dim_padded;
+} kvf_spec_info;
+
+/* Checks a spec for one side and head size. error may be NULL. */
+KVF_API int kvf_spec_check(const char *spec, kvf_side side, int32_t head_dim, kvf_spec_info *info, char *error, size_t error_size);
+
+typedef struct kvf_preset_info {
+    const char *name, *k, *v;
+    int32_t sink, recent, is_default;
+} kvf_preset_info;
+KVF_API int kvf_preset_list(int32_t i, kvf_preset_info *info);
+
+/* Instruction sets built in, best last: "scalar" "avx2" ...; present is 1 if this processor has it. KVF_E_ARG past the end. */
+KVF_API int kvf_cpu_list(int32_t i, const char **name, int32_t *present);
+
+/* ---- operations alone ----------------------------------------------------------------------------------------------------- */
+
+/* Bytes of n codes of `bits` (1 to 8) bits: ceil(n * bits / 8). */
+KVF_API size_t kvf_op_packed_bytes(size_t n, int32_t bits);
+
+/* Packs codes (one a byte, < 2^bits) as one little-endian bit stream; unused bits of the last byte are 0. KVF_E_ARG when a code
+ * is too large or bits is not 1 to 8. */
+KVF_API int kvf_op_pack(const uint8_t *codes, size_t n, int32_t bits, uint8_t *packed);
+KVF_API int kvf_op_unpack(const uint8_t *packed, size_t n, int32_t bits, uint8_t *codes);
+
+/* KIVI (Liu et al., arXiv 2402.02750, section 3): asymmetric uniform codes,
+ *   scale = (max - min) / (2^bits - 1), zero = min, code = clamp(round_half_even((x - zero) / scale), 0, 2^bits - 1)
+ * over groups of x[tokens][dim]: axis 0, `group` consecutive tokens of one channel (keys); axis 1, `group` consecutive channels
+ * of one token (values). The last group may be short. scale and zero have shape [ceil(tokens/group)][dim] (axis 0) or
+ * [tokens][ceil(dim/group)] (axis 1) and are rounded to `stored` (KVF_F16 or KVF_F32) before coding. scale is at least 1e-8
+ * as f32; a constant group gets codes 0 and comes back exactly. */
+KVF_API int kvf_op_kivi_quantise(const float *x, int64_t tokens, int64_t dim, int32_t bits, int32_t group, int32_t axis,
+                                 kvf_type stored, uint8_t *codes, float *scale, float *zero);
+/* x = code * scale + zero, multiplication and addition rounded apart. */
+KVF_API int kvf_op_kivi_dequantise(const uint8_t *codes, const float *scale, const float *zero, int64_t tokens, int64_t dim,
+                                   int32_t group, int32_t axis, float *x);
+
+/* Orthonormal Walsh-Hadamard transform in place (Sylvester order), n vectors of dim channels in blocks of `block` (a power of
+ * two that divides dim). Its own inverse. */
+KVF_API int kvf_op_hadamard(float *x, int64_t n, int64_t dim, int32_t block);
+
+/* Encodes 64 tokens of one head, x[64][head_dim], into a record of kvf_spec_info.block_bytes bytes (64-byte aligned) as the
+ * cache would, and back. */
+KVF_API int kvf_op_encode(const char *spec, kvf_side side, int32_t head_dim, const float *x, void *record);
+KVF_API int kvf_op_decode(const char *spec, kvf_side side, int32_t head_dim, const void *record, float *x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

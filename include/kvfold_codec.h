@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: MIT
+ * kvfold_codec.h: the seam between the cache and its codecs. UNSTABLE: may change in any release.
+ *
+ * A codec is a recipe: an optional transform, a quantiser, an arrangement. It fills a kvf_part (the immutable plan of one side
+ * of one layer) and encodes blocks. Scoring and mixing belong to the few *inner kinds* that recipes share, so a new codec that
+ * uses an existing kind runs at once on every instruction set and device. The cache knows codecs only through this header.
+ */
+#ifndef KVFOLD_CODEC_H
+#define KVFOLD_CODEC_H
+
+#include "kvfold.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Inner kinds: what the numbers in a record are. (Table, sign, vector table and trellis kinds follow with their families.) */
+typedef enum kvf_kind {
+    KVF_KIND_HALF,    /* f16 values, no codes */
+    KVF_KIND_TOKEN,   /* uniform codes; one scale (and minimum) per token and group of channels */
+    KVF_KIND_CHANNEL, /* uniform codes; one scale (and minimum) per channel and group of tokens */
+    KVF_KINDS
+} kvf_kind;
+
+/* One side of one layer, fixed at creation. Record layout: docs/FORMAT.md. */
+typedef struct kvf_part {
+    const struct kvf_codec *codec;
+    kvf_side side;
+    kvf_kind kind;
+    int32_t dim;          /* channels of a head as the caller sees them */
+    int32_t dim_pad;      /* channels inside the record: dim rounded up to 16 */
+    int32_t bits;         /* of a code; 16 for KVF_KIND_HALF */
+    int32_t t_group;      /* tokens that share a scale: 1 for KVF_KIND_TOKEN; divides 64 for KVF_KIND_CHANNEL */
+    int32_t c_group;      /* channels that share a scale: any for KVF_KIND_TOKEN (last group may be short); 1 for CHANNEL */
+    int32_t n_cg;         /* ceil(dim / c_group) channel groups, KVF_KIND_TOKEN */
+    int32_t n_tg;         /* 64 / t_group token groups, KVF_KIND_CHANNEL */
+    int32_t has_min;      /* value = code * scale + min; otherwise value = (code - zero) * scale */
+    float zero;           /* used when has_min is 0 */
+    int32_t rot;          /* 0, or the block size of a Hadamard transform of the channels before coding (power of two, divides dim) */
+    size_t scale_offset;  /* bytes from the start of the record to the f16 scales */
+    size_t min_offset;    /* ... to the f16 minima (has_min) */
+    size_t bytes;         /* of a record, a multiple of 64 */
+    char canonical[64];   /* the spec with every option written out */
+} kvf_part;
+
+/* A parsed spec: name, number, options. "kivi4:group=64" is {"kivi", 4, {{"group", "64"}}}; "q8_0:rot=h" is {"q8_0", -1, ...}. */
+typedef struct kvf_spec {
+    char name[24];
+    int32_t bits; /* digits that follow the name, -1 when there are none */
+    int32_t n_options;
+    struct {
+        char key[16], value[16];
+    } option[8];
+} kvf_spec;
+
+/* May serve latent attention, where V is the first channels of K: a record of keys unfolds precisely enough to be mixed. */
+#define KVF_CODEC_LATENT 1u
+
+typedef struct kvf_codec {
+    const char *name;     /* without the number of bits */
+    const char *summary;
+    const char *examples; /* separated by one space; each is a valid spec: tests, fuzz and bench run over all of them */
+    uint32_t sides;       /* bit kvf_side */
+    uint32_t flags;       /* KVF_CODEC_* */
+    /* Checks the spec and fills everything of *part but codec and side. Returns KVF_OK, KVF_E_SPEC or KVF_E_UNSUPPORTED with a
+     * sentence in error that says what is allowed. dim is 1 to 1024. */
+    int (*setup)(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t error_size);
+    /* x[64][dim], finite, each value exactly representable in f16 -> record of part->bytes bytes, all of them written. Exact
+     * arithmetic: the same bytes on every target. x may be overwritten (the transform works in place). Never fails. */
+    void (*encode)(const kvf_part *part, float *x, void *record);
+} kvf_codec;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

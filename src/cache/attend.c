@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT
+ * Planning an attention: checks, items (sequence x KV head x up to 64 query vectors), spans of history, merging.
+ * The walk over one item and span is in walk.c. */
+#include "cache/cache.h"
+#include "cache/check.h"
+
+#include <math.h>
+#include <string.h>
+
+void kvf_attention_init(kvf_attention *a)
+{
+    memset(a, 0, sizeof *a);
+    a->size = sizeof *a;
+}
+
+static int check_request(kvf_cache *c, const kvf_attention *a)
+{
+    if (!c->batch.n) return kvfi_fail(c, KVF_E_STATE, "attend: no batch is open");
+    if (c->attend.open) return kvfi_fail(c, KVF_E_STATE, "attend: another attention is open; end it first");
+    if (!a) return kvfi_fail(c, KVF_E_ARG, "attend: the request is NULL");
+    if (a->size != sizeof *a)
+        return kvfi_fail(c, KVF_E_VERSION, "attend: size is %u, this library expects %u; use kvf_attention_init", (unsigned)a->size,
+                         (unsigned)sizeof *a);
+    if (a->layer < 0 || a->layer >= c->g.n_layers)
+        return kvfi_fail(c, KVF_E_ARG, "attend: layer %d; allowed are 0 to %d", (int)a->layer, (int)c->g.n_layers - 1);
+    if (!a->out) return kvfi_fail(c, KVF_E_ARG, "layer %d: out is NULL", (int)a->layer);
+    if (!isfinite(a->scale) || !isfinite(a->softcap) || a->softcap < 0)
+        return kvfi_fail(c, KVF_E_ARG, "layer %d: scale %g and softcap %g must be finite, softcap 0 or more", (int)a->layer,
+                         (double)a->scale, (double)a->softcap);
+    if (a->mask && a->mask_type != KVF_F16 && a->mask_type != KVF_F32)
+        return kvfi_fail(c, KVF_E_ARG, "layer %d: mask type %d; allowed are KVF_F16 (1) and KVF_F32 (2)", (int)a->layer,
+                         (int)a->mask_type);
+    return KVF_OK;
+}
+
+static int check_rows(kvf_cache *c, const kvf_attention *a)
+{
+    const kvfi_layer *l = &c->g.layers[a->layer];
+    int rc = kvfi_check_view(c, a->layer, "queries", &a->q);
+    if (!rc) rc = kvfi_check_view(c, a->layer, "keys", &a->k);
+    if (!rc && !l->v_in_k) rc = kvfi_check_view(c, a->layer, "values", &a->v);
+    if (!rc) rc = kvfi_check_rows(c, a->layer, "query", &a->q, NULL, l->q_heads, l->k_dim, NULL);
+    if (!rc) rc = kvfi_check_rows(c, a->layer, "key", &a->k, a->cells, l->kv_heads, l->k_dim, NULL);
+    if (!rc && !l->v_in_k) rc = kvfi_check_rows(c, a->layer, "value", &a->v, a->cells, l->kv_heads, l->v_dim, NULL);
+    return rc;
+}
+
+/* Vectors of one (run, head) in equal chunks of at most `most`. */
+static void add_items(kvf_cache *c, int32_t most)
+{
+    const kvfi_layer *l = &c->g.layers[c->attend.request.layer];
+    kvfi_attend *t = &c->attend;
+    t->n_items = 0;
+    for (int32_t r = 0; r < c->batch.n_runs; r++)
+        for (int32_t h = 0; h < l->kv_heads; h++) {
+            int32_t vectors = c->batch.runs[r].count * l->group;
+            for (int32_t first = 0; first < vectors; first += most)
+                t->items[t->n_items++] = (kvfi_item){r, h, first, vectors - first < most ? vectors - first : most};
+        }
+}
+
+static int32_t longest_history(const kvf_cache *c)
+{
+    int32_t blocks = 0;
+    for (int32_t r = 0; r < c->batch.n_runs; r++) {
+        const kvfi_sequence *s = &c->sequences[c->batch.runs[r].seq];
+        if (s->n_blocks > blocks) blocks = s->n_blocks;
+    }
+    return blocks;
+}
+
+/* Few items: cut each history into spans so that every thread has about four parts, none shorter than 512 tokens. */
+static int32_t choose_spans(const kvf_cache *c)
+{
+    const kvfi_attend *t = &c->attend;
+    int32_t threads = c->g.threads;
+    if (threads == 1 || t->n_items >= 2 * threads || t->items[0].count > KVFI_DIRECT) return 1;
+    int32_t spans = (4 * threads + t->n_items - 1) / t->n_items, most = longest_history(c) / 8;
+    if (spans > most) spans = most;
+    return spans < 1 ? 1 : spans;
+}
+
+static void split(kvf_cache *c)
+{
+    kvfi_attend *t = &c->attend;
+    /* Large chunks share each unfolded tile among more queries; smaller ones give every thread something to do. */
+    int32_t most = KVFI_VECTORS;
+    add_items(c, most);
+    while (t->n_items < 2 * c->g.threads && most > KVFI_DIRECT) add_items(c, most /= 2);
+    t->spans = choose_spans(c);
+    t->parts = t->n_items * t->spans;
+}
+
+int kvf_attend_begin(kvf_cache *c, const kvf_attention *a, kvf_plan *plan)
+{
+    if (!c || !plan) return KVF_E_ARG;
+    c->error[0] = 0;
+    int rc = check_request(c, a);
+    if (!rc) rc = check_rows(c, a);
+    if (rc) return rc;
+    kvfi_attend *t = &c->attend;
+    t->request = *a;
+    split(c);
+    atomic_store(&t->done, 0);
+    t->open = 1;
+    *plan = (kvf_plan){.parts = t->parts, .scratch = (size_t)c->g.threads * c->g.slot_bytes, .cache = c};
+    if (t->spans > 1) plan->scratch += (size_t)t->parts * c->g.partial_bytes;
+    return KVF_OK;
+}
+
+/* Scratch of one thread. As many as the caller announced; a caller with more threads waits its turn. */
+static int32_t take_slot(kvf_cache *c)
+{
+    for (;;)
+        for (int32_t i = 0; i < c->g.threads; i++)
+            if (!atomic_flag_test_and_set_explicit(&c->attend.slot_busy[i], memory_order_acquire)) return i;
+}
+
+void kvf_attend_part(const kvf_plan *plan, int32_t i)
+{
+    kvf_cache *c = plan ? plan->cache : NULL;
+    if (!c || !c->attend.open || i < 0 || i >= c->attend.parts) return; /* attend_end will find a part missing */
+    kvfi_attend *t = &c->attend;
+    int32_t slot = take_slot(c);
+    uint8_t *partial = t->spans > 1 ? t->partials + (size_t)i * c->g.partial_bytes : NULL;
+    kvfi_walk(c, &t->items[i / t->spans], i % t->spans, t->slots + (size_t)slot * c->g.slot_bytes, partial);
+    atomic_flag_clear_explicit(&t->slot_busy[slot], memory_order_release);
+    atomic_fetch_add(&t->done, 1);
+}
+
+int kvf_attend_end(kvf_plan *plan)
+{
+    kvf_cache *c = plan ? plan->cache : NULL;
+    if (!c) return KVF_E_ARG;
+    kvfi_attend *t = &c->attend;
+    c->error[0] = 0;
+    if (!t->open) return kvfi_fail(c, KVF_E_STATE, "attend: no attention is open");
+    t->open = 0;
+    int done = atomic_load(&t->done);
+    if (done != t->parts)
+        return kvfi_fail(c, KVF_E_STATE, "layer %d: %d of %d parts were done; the output is incomplete", (int)t->request.layer, done,
+                         (int)t->parts);
+    if (t->spans > 1)
+        for (int32_t i = 0; i < t->n_items; i++)
+            kvfi_merge_spans(c, &t->items[i], t->partials + (size_t)i * (size_t)t->spans * c->g.partial_bytes, t->spans);
+    return KVF_OK;
+}
+
+int kvf_attend(kvf_cache *c, const kvf_attention *a)
+{
+    kvf_plan plan;
+    int rc = kvf_attend_begin(c, a, &plan);
+    if (rc) return rc;
+    for (int32_t i = 0; i < plan.parts; i++) kvf_attend_part(&plan, i);
+    return kvf_attend_end(&plan);
+}
+
+void kvf_merge(float *out, float *lse, const float *other, const float *other_lse, int64_t n, int64_t dim)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float top = lse[i] > other_lse[i] ? lse[i] : other_lse[i];
+        if (top == -INFINITY) continue; /* both saw nothing */
+        float a = expf(lse[i] - top), b = expf(other_lse[i] - top), sum = a + b;
+        for (int64_t d = 0; d < dim; d++) out[i * dim + d] = (a * out[i * dim + d] + b * other[i * dim + d]) / sum;
+        lse[i] = top + logf(sum);
+    }
+}

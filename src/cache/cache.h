@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: MIT
+ * The cache object. Knows codecs only through kvf_part and the kernel table. */
+#ifndef KVFI_CACHE_H
+#define KVFI_CACHE_H
+
+#include "cache/geometry.h"
+#include "cache/pool.h"
+#include "cpu/kernels.h"
+
+#include <stdatomic.h>
+
+/* A sequence: rows in blocks (the table), then the open rows in the exact window.
+ * Positions are first + i inside a block and open_pos + i inside the window; a cut opens a new block with a first of its own. */
+typedef struct kvfi_sequence {
+    int32_t start;        /* first position ever given */
+    int32_t next;         /* next position; lowered by a cut only */
+    int32_t used;         /* 0: empty */
+    int32_t n_blocks;     /* table rows */
+    int32_t table_rows;   /* capacity */
+    int32_t open;         /* rows in the window */
+    int32_t open_pos;     /* position of the first of them */
+    int32_t open_slot;    /* its slot in the ring, a multiple of 64 */
+    int32_t has_sink;     /* the sink holds the first rows of block 0 */
+    uint64_t sink_alive;  /* bit i: sink row i was not removed */
+    uint8_t *table;
+    uint8_t *exact;       /* sink and window of every store */
+    int32_t *first_block; /* [n_stores] blocks before it have left that store's window and are freed */
+    uint64_t *open_dead;  /* bit i of the open rows: removed; window_rows / 64 words */
+} kvfi_sequence;
+
+/* Rows of the open batch that belong to one sequence: order[first .. first + count). */
+typedef struct kvfi_run {
+    int32_t seq, first, count;
+    int32_t seals; /* blocks that the commit will seal */
+} kvfi_run;
+
+typedef struct kvfi_staged {
+    kvf_view k, v;
+    const int32_t *cells;
+    int32_t done;
+} kvfi_staged;
+
+typedef struct kvfi_batch {
+    int32_t n; /* 0: none open */
+    int32_t n_runs;
+    kvf_token *tokens;    /* [max_batch] */
+    int32_t *order;       /* [max_batch] rows grouped by sequence */
+    kvfi_run *runs;       /* [max_sequences] */
+    kvfi_staged *staged;  /* [n_stores] */
+    int64_t saturated;
+} kvfi_batch;
+
+/* Vectors first .. first + count of one (sequence, KV head): vector v is query head v % group of row v / group of the run. */
+typedef struct kvfi_item {
+    int32_t run, head, first, count;
+} kvfi_item;
+
+typedef struct kvfi_attend {
+    int32_t open;
+    kvf_attention request;
+    int32_t n_items, spans, parts;
+    kvfi_item *items;       /* [max_items] */
+    uint8_t *partials;      /* [max_parts] */
+    atomic_int done;
+    atomic_flag *slot_busy; /* [threads] */
+    uint8_t *slots;         /* [threads] */
+} kvfi_attend;
+
+struct kvf_cache {
+    kvf_allocator a;
+    kvfi_geometry g;
+    kvfi_kernels kernels;
+    char cpu[16];
+    void (*log)(void *user, kvf_log_level level, const char *text);
+    void *log_user;
+    uint8_t *fixed;           /* one region: the arrays below, in the order of kvfi_fixed_bytes */
+    kvfi_pool *pools;         /* [n_stores] */
+    kvfi_sequence *sequences; /* [max_sequences] */
+    kvfi_batch batch;
+    kvfi_attend attend;
+    int32_t reserved_sequences; /* 0: not reserved, grows */
+    int64_t reserved_tokens;
+    int64_t saturated;
+    char error[320];
+};
+
+/* Bytes of the fixed region and the object itself. */
+size_t kvfi_fixed_bytes(const kvfi_geometry *g);
+
+/* Checks what kvf_cache_create and kvf_bytes refuse alike and fills allocator and geometry. */
+int kvfi_geometry_open(const kvf_params *p, kvf_allocator *a, kvfi_geometry *g);
+
+/* Leaves a sentence and returns code. */
+int kvfi_fail(kvf_cache *c, int code, const char *format, ...)
+#ifdef __GNUC__
+    __attribute__((format(printf, 3, 4)))
+#endif
+    ;
+
+static inline uint8_t *kvfi_row(const kvf_cache *c, const kvfi_sequence *s, int32_t block)
+{
+    return s->table + (size_t)block * c->g.row_bytes;
+}
+static inline int32_t *kvfi_row_first(uint8_t *row)
+{
+    return (int32_t *)(void *)row;
+}
+static inline uint32_t *kvfi_row_ids(const kvf_cache *c, uint8_t *row)
+{
+    return (uint32_t *)(void *)(row + c->g.row_ids);
+}
+static inline uint64_t *kvfi_row_valid(const kvf_cache *c, uint8_t *row)
+{
+    return (uint64_t *)(void *)(row + c->g.row_valid);
+}
+
+/* Rows of full-attention layers that memory is held for, over all sequences: what kvf_reserve limits. */
+int64_t kvfi_rows_in_use(const kvf_cache *c);
+
+/* Makes room for a sequence's exact store and for `rows` table rows: KVF_OK, KVF_E_NOMEM or KVF_E_FULL (sentence left). */
+int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t rows);
+
+/* Stores the batch of every store and run (all checked before; cannot fail). */
+void kvfi_seal_batch(kvf_cache *c);
+
+/* One part of an attention; slot is scratch of one thread. */
+void kvfi_walk(kvf_cache *c, const kvfi_item *item, int32_t span, uint8_t *slot, uint8_t *partial);
+
+/* Merges `spans` partials of an item and writes the result. */
+void kvfi_merge_spans(kvf_cache *c, const kvfi_item *item, const uint8_t *partials, int32_t spans);
+
+/* Hash of all that a sequence holds: positions, validity, sink, blocks, window. Equal content, equal hash. */
+uint64_t kvfi_cache_hash(const kvf_cache *c, int32_t seq);
+
+#endif

@@ -1,0 +1,231 @@
+/* SPDX-License-Identifier: MIT */
+#include "cache/geometry.h"
+#include "cache/cache.h"
+#include "base/text.h"
+
+#include <string.h>
+
+int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows)
+{
+    return rows - g->recent >= KVF_BLOCK ? (rows - g->recent) / KVF_BLOCK : 0;
+}
+
+int64_t kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next)
+{
+    if (!s->window) return sealed;
+    /* Block b is freed when 64 b + 63 <= next - keep - window. */
+    int64_t reach = next - g->keep - s->window - (KVF_BLOCK - 1);
+    int64_t freed = reach < 0 ? 0 : reach / KVF_BLOCK + 1;
+    return freed < sealed ? sealed - freed : 0;
+}
+
+#define CHECK(condition, ...)                                                                                                   \
+    do {                                                                                                                        \
+        if (!(condition)) {                                                                                                     \
+            kvfi_sentence(error, error_size, __VA_ARGS__);                                                                      \
+            return KVF_E_ARG;                                                                                                   \
+        }                                                                                                                       \
+    } while (0)
+
+static int check_params(const kvf_params *p, char *error, size_t error_size)
+{
+    CHECK(p->n_layers >= 1 && p->n_layers <= 65536, "n_layers is %d; allowed are 1 to 65536", (int)p->n_layers);
+    CHECK(p->layers, "layers is NULL; describe each of the %d layers", (int)p->n_layers);
+    CHECK(p->sink >= 0 && p->sink <= KVF_BLOCK, "sink is %d; allowed are 0 to %d tokens", (int)p->sink, KVF_BLOCK);
+    CHECK(p->recent >= 0 && p->recent <= 65536, "recent is %d; allowed are 0 to 65536 tokens", (int)p->recent);
+    CHECK(p->max_sequences >= 1 && p->max_sequences <= 256, "max_sequences is %d; allowed are 1 to 256", (int)p->max_sequences);
+    CHECK(p->max_batch >= 1 && p->max_batch <= 65536, "max_batch is %d; allowed are 1 to 65536 rows", (int)p->max_batch);
+    CHECK(p->threads >= 1 && p->threads <= 256, "threads is %d; allowed are 1 to 256", (int)p->threads);
+    CHECK(p->window_keep >= 0, "window_keep is %d; allowed are 0 and more tokens", (int)p->window_keep);
+    return KVF_OK;
+}
+
+static int check_layer(const kvf_params *p, int i, char *error, size_t error_size)
+{
+    const kvf_layer *l = &p->layers[i];
+    CHECK(l->size == sizeof *l, "layer %d: size is %u, this library expects %u; use kvf_layer_init", i, (unsigned)l->size,
+          (unsigned)sizeof *l);
+    CHECK(l->kv_heads >= 1 && l->kv_heads <= 4096, "layer %d: kv_heads is %d; allowed are 1 to 4096", i, (int)l->kv_heads);
+    CHECK(l->q_heads >= 1 && l->q_heads <= 65536 && l->q_heads % l->kv_heads == 0,
+          "layer %d: q_heads is %d; it must be a multiple of kv_heads (%d)", i, (int)l->q_heads, (int)l->kv_heads);
+    CHECK(l->k_dim >= 1 && l->k_dim <= 1024, "layer %d: k_dim is %d; allowed are 1 to 1024 channels", i, (int)l->k_dim);
+    CHECK(l->v_dim >= 1 && l->v_dim <= 1024, "layer %d: v_dim is %d; allowed are 1 to 1024 channels", i, (int)l->v_dim);
+    CHECK(l->window >= 0, "layer %d: window is %d; allowed are 0 (none) and more", i, (int)l->window);
+    CHECK(!l->v_in_k || l->v_dim <= l->k_dim, "layer %d: v_in_k needs v_dim (%d) of at most k_dim (%d)", i, (int)l->v_dim,
+          (int)l->k_dim);
+    CHECK(l->share >= -1 && l->share < i, "layer %d: share is %d; it must be -1 or an earlier layer", i, (int)l->share);
+    return KVF_OK;
+}
+
+static int check_share(const kvf_params *p, int i, char *error, size_t error_size)
+{
+    const kvf_layer *l = &p->layers[i], *o = &p->layers[l->share];
+    CHECK(o->share < 0, "layer %d shares layer %d, which shares layer %d itself; name the owner", i, (int)l->share, (int)o->share);
+    CHECK(o->kv_heads == l->kv_heads && o->k_dim == l->k_dim && o->v_dim == l->v_dim && o->v_in_k == l->v_in_k,
+          "layer %d shares layer %d but differs in kv_heads, k_dim, v_dim or v_in_k", i, (int)l->share);
+    return KVF_OK;
+}
+
+/* Codecs that serve latent attention must keep the first v_dim channels separable: a transform may not reach across. */
+static int setup_latent(kvfi_store *s, char *error, size_t error_size)
+{
+    if (!(s->k.codec->flags & KVF_CODEC_LATENT)) {
+        kvfi_sentence(error, error_size, "layer %d: codec %s cannot serve latent attention (V inside K); f16 and q8_0 can",
+                      (int)s->layer, s->k.codec->name);
+        return KVF_E_UNSUPPORTED;
+    }
+    if (s->k.rot && s->v_dim % s->k.rot) {
+        kvfi_sentence(error, error_size, "layer %d: a rotation in blocks of %d channels does not divide the %d channels of V in K",
+                      (int)s->layer, (int)s->k.rot, (int)s->v_dim);
+        return KVF_E_UNSUPPORTED;
+    }
+    return KVF_OK;
+}
+
+static int setup_side(kvfi_store *s, const char *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t error_size)
+{
+    char why[200];
+    int rc = kvfi_part_setup(spec, side, dim, part, why, sizeof why);
+    if (rc) kvfi_sentence(error, error_size, "layer %d, %s: %s", (int)s->layer, side == KVF_K ? "keys" : "values", why);
+    return rc;
+}
+
+static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error, size_t error_size)
+{
+    const kvf_layer *l = &p->layers[i];
+    kvfi_store *s = &g->stores[g->n_stores];
+    *s = (kvfi_store){.layer = i, .kv_heads = l->kv_heads, .v_dim = l->v_dim, .v_in_k = l->v_in_k != 0, .window = l->window};
+    const char *k = l->k ? l->k : p->k, *v = l->v ? l->v : p->v;
+    int rc = setup_side(s, k, KVF_K, l->k_dim, &s->k, error, error_size);
+    if (!rc && !s->v_in_k) rc = setup_side(s, v, KVF_V, l->v_dim, &s->v, error, error_size);
+    if (!rc && s->v_in_k) rc = setup_latent(s, error, error_size);
+    if (rc) return rc;
+    s->record_bytes = s->k.bytes + (s->v_in_k ? 0 : s->v.bytes);
+    s->block_bytes = s->record_bytes * (size_t)s->kv_heads;
+    s->k_row = 2 * (size_t)l->k_dim;
+    s->v_row = s->v_in_k ? 0 : 2 * (size_t)l->v_dim;
+    s->first_head = g->n_heads;
+    g->n_heads += s->kv_heads;
+    g->n_stores++;
+    return KVF_OK;
+}
+
+/* The store of layer `owner`. */
+static int store_of(const kvfi_geometry *g, int owner)
+{
+    int i = 0;
+    while (g->stores[i].layer != owner) i++;
+    return i;
+}
+
+static int setup_layer(kvfi_geometry *g, const kvf_params *p, int i, char *error, size_t error_size)
+{
+    const kvf_layer *l = &p->layers[i];
+    int rc = check_layer(p, i, error, error_size);
+    if (!rc && l->share >= 0) rc = check_share(p, i, error, error_size);
+    if (!rc && l->share < 0) rc = setup_store(g, p, i, error, error_size);
+    if (rc) return rc;
+    kvfi_layer *o = &g->layers[i];
+    *o = (kvfi_layer){.q_heads = l->q_heads, .kv_heads = l->kv_heads, .k_dim = l->k_dim, .v_dim = l->v_dim};
+    o->v_in_k = l->v_in_k != 0, o->group = l->q_heads / l->kv_heads, o->window = l->window, o->shares = l->share >= 0;
+    o->store = store_of(g, l->share >= 0 ? l->share : i);
+    kvfi_store *s = &g->stores[o->store];
+    if (!l->window) s->window = 0;
+    else if (s->window && l->window > s->window) s->window = l->window;
+    return KVF_OK;
+}
+
+static size_t advance(size_t *at, size_t bytes)
+{
+    size_t here = *at;
+    *at = kvfi_round_up(here + bytes, 64);
+    return here;
+}
+
+static void lay_out_sequence(kvfi_geometry *g)
+{
+    size_t at = 0, window = (size_t)g->window_rows, sink = (size_t)g->sink;
+    for (int i = 0; i < g->n_stores; i++) {
+        kvfi_store *s = &g->stores[i];
+        size_t heads = (size_t)s->kv_heads;
+        s->window_k = advance(&at, window * heads * s->k_row);
+        s->window_v = advance(&at, window * heads * s->v_row);
+        s->sink_k = advance(&at, sink * heads * s->k_row);
+        s->sink_v = advance(&at, sink * heads * s->v_row);
+    }
+    g->sequence_bytes = at;
+    g->row_ids = 8;
+    g->row_valid = kvfi_round_up(g->row_ids + 4 * (size_t)g->n_stores, 8);
+    g->row_bytes = g->row_valid + 8 * (size_t)g->n_heads;
+}
+
+static size_t max_size(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+static void lay_out_scratch(kvfi_geometry *g, const kvfi_kernels *kernels)
+{
+    size_t k_pad = 16, v_pad = 16, prepared = 64, items = 1;
+    for (int i = 0; i < g->n_layers; i++) {
+        const kvfi_layer *l = &g->layers[i];
+        const kvfi_store *s = &g->stores[l->store];
+        k_pad = max_size(k_pad, (size_t)s->k.dim_pad);
+        v_pad = max_size(v_pad, kvfi_round_up((size_t)l->v_dim, 16));
+        prepared = max_size(prepared, kernels->kind[s->k.kind].prepared_bytes(&s->k, KVFI_DIRECT));
+        size_t groups = (size_t)(g->max_sequences < g->max_batch ? g->max_sequences : g->max_batch);
+        size_t vectors = (size_t)g->max_batch * (size_t)l->group;
+        items = max_size(items, (size_t)l->kv_heads * (groups + vectors / KVFI_DIRECT));
+    }
+    size_t at = 0, f = sizeof(float);
+    g->slot_q = advance(&at, KVFI_VECTORS * k_pad * f);
+    g->slot_rotated = advance(&at, KVFI_VECTORS * k_pad * f);
+    g->slot_prepared = advance(&at, prepared);
+    g->slot_scores = advance(&at, KVFI_VECTORS * KVF_BLOCK * f);
+    g->slot_bias = advance(&at, KVFI_VECTORS * KVF_BLOCK * f);
+    g->slot_acc = advance(&at, KVFI_VECTORS * v_pad * f);
+    g->slot_acc_rotated = advance(&at, KVFI_VECTORS * v_pad * f);
+    g->slot_tile_k = advance(&at, k_pad * KVF_BLOCK * f);
+    g->slot_tile_v = advance(&at, v_pad * KVF_BLOCK * f);
+    g->slot_bytes = at;
+    g->max_items = (int32_t)items;
+    g->max_parts = g->threads > 1 ? 6 * g->threads : 0;
+    g->partial_bytes = kvfi_round_up(KVFI_DIRECT * (v_pad + 2) * f, 64);
+}
+
+int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocator *a, char *error, size_t error_size)
+{
+    memset(g, 0, sizeof *g);
+    int rc = check_params(p, error, error_size);
+    if (rc) return rc;
+    kvfi_kernels kernels;
+    rc = kvfi_kernels_select(p->cpu, &kernels, error, error_size);
+    if (rc) return rc;
+    g->n_layers = p->n_layers, g->sink = p->sink, g->recent = p->recent, g->keep = p->window_keep;
+    g->max_sequences = p->max_sequences, g->max_batch = p->max_batch, g->threads = p->threads;
+    g->window_rows = (p->recent + KVF_BLOCK - 1 + KVF_BLOCK - 1) / KVF_BLOCK * KVF_BLOCK;
+    g->layers_bytes = (size_t)p->n_layers * sizeof *g->layers;
+    g->stores_bytes = (size_t)p->n_layers * sizeof *g->stores;
+    g->layers = kvfi_alloc_zero(a, g->layers_bytes);
+    g->stores = kvfi_alloc_zero(a, g->stores_bytes);
+    if (!g->layers || !g->stores) {
+        kvfi_sentence(error, error_size, "out of memory for the description of %d layers", (int)p->n_layers);
+        rc = KVF_E_NOMEM;
+    }
+    for (int i = 0; i < p->n_layers && !rc; i++) rc = setup_layer(g, p, i, error, error_size);
+    if (rc) {
+        kvfi_geometry_free(g, a);
+        return rc;
+    }
+    lay_out_sequence(g);
+    lay_out_scratch(g, &kernels);
+    g->fixed_bytes = kvfi_fixed_bytes(g);
+    return KVF_OK;
+}
+
+void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
+{
+    kvfi_release(a, g->layers, g->layers_bytes);
+    kvfi_release(a, g->stores, g->stores_bytes);
+    memset(g, 0, sizeof *g);
+}

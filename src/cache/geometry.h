@@ -1,0 +1,77 @@
+/* SPDX-License-Identifier: MIT
+ * Everything about a cache that follows from its parameters alone: checked layers, plans of both sides, offsets, sizes.
+ * kvf_bytes and the cache itself compute from the same numbers, so the estimate cannot differ from what is used. */
+#ifndef KVFI_GEOMETRY_H
+#define KVFI_GEOMETRY_H
+
+#include "base/memory.h"
+#include "codec/codec.h"
+
+enum {
+    KVFI_VECTORS = 64, /* most query vectors that one part handles at a time: its scores fill 16 KiB of L1 */
+    KVFI_DIRECT = 16   /* up to this many vectors read packed codes directly; more unfold a tile first */
+};
+
+/* A layer that owns keys and values, with everything needed to store a token of it. */
+typedef struct kvfi_store {
+    kvf_part k, v;        /* v unused when v_in_k */
+    int32_t layer;        /* index of the owning layer, for messages */
+    int32_t kv_heads;
+    int32_t v_dim;
+    int32_t v_in_k;
+    int32_t window;       /* the widest among the layers that read it; 0: everything */
+    int32_t first_head;   /* its first validity word in a table row */
+    size_t record_bytes;  /* one head of one block: K record, then V record */
+    size_t block_bytes;   /* kv_heads records */
+    size_t k_row, v_row;  /* bytes of one exact row of one head (f16) */
+    size_t window_k, window_v, sink_k, sink_v; /* offsets in a sequence's exact store: [kv_heads][rows][dim] each */
+} kvfi_store;
+
+typedef struct kvfi_layer {
+    int32_t q_heads, kv_heads, k_dim, v_dim, v_in_k;
+    int32_t group;  /* query heads per KV head */
+    int32_t window; /* of this layer's own mask */
+    int32_t store;  /* where its keys and values are */
+    int32_t shares; /* 1: the store belongs to an earlier layer */
+} kvfi_layer;
+
+typedef struct kvfi_geometry {
+    int32_t n_layers, n_stores;
+    int32_t sink, recent, keep;
+    int32_t max_sequences, max_batch, threads;
+    int32_t window_rows;   /* exact rows a sequence has room for: R + 63 rounded up to whole blocks */
+    int32_t n_heads;       /* KV heads over all stores: validity words of a block */
+    kvfi_layer *layers;
+    kvfi_store *stores;
+    size_t layers_bytes, stores_bytes;
+    /* A row of a sequence's block table: int32 first position, then ids[n_stores], then validity[n_heads]. */
+    size_t row_ids, row_valid, row_bytes;
+    size_t sequence_bytes; /* exact store of one sequence */
+    /* Scratch of one thread inside attention: offsets and size; see attend.c. */
+    size_t slot_q, slot_rotated, slot_prepared, slot_scores, slot_bias, slot_acc, slot_acc_rotated, slot_tile_k, slot_tile_v, slot_bytes;
+    int32_t max_items;     /* most work items that a batch can make */
+    int32_t max_parts;     /* most parts (items x spans) whose partial results are kept */
+    size_t partial_bytes;  /* of one partial result */
+    size_t fixed_bytes;    /* everything that exists from creation on */
+} kvfi_geometry;
+
+/* What `blocks` (sealed ones) a sequence of n rows appended from position 0 holds. */
+int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows);
+
+/* Blocks that a store keeps of a sequence with `sealed` blocks whose next position is `next` (first position 0). */
+int64_t kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next);
+
+/* May a block whose last position is `last` be freed when the next position is `next`? */
+static inline int kvfi_left_window(const kvfi_geometry *g, const kvfi_store *s, int64_t last, int64_t next)
+{
+    return s->window && last <= next - g->keep - s->window;
+}
+
+/* Checks p and fills g. On failure returns a kvf_error with a sentence in error and g is empty. */
+int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocator *a, char *error, size_t error_size);
+void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a);
+
+/* Bytes of bookkeeping for one block in use. */
+enum { KVFI_BLOCK_META = 16 };
+
+#endif

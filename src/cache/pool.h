@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: MIT
+ * Blocks of one store: fixed size, 64-byte aligned, written once, never moved, counted references. */
+#ifndef KVFI_POOL_H
+#define KVFI_POOL_H
+
+#include "cache/geometry.h"
+
+#define KVFI_NO_BLOCK UINT32_MAX
+
+typedef struct kvfi_block {
+    uint8_t *data;
+    uint32_t references; /* 0: free */
+    uint32_t next_free;
+} kvfi_block;
+
+typedef struct kvfi_chunk {
+    uint8_t *data;
+    size_t bytes;
+    struct kvfi_chunk *next;
+} kvfi_chunk;
+
+typedef struct kvfi_pool {
+    size_t block_bytes;
+    kvfi_block *blocks;   /* [capacity] */
+    uint32_t capacity;
+    uint32_t in_use;
+    uint32_t free_head;   /* blocks that were used before come first: their pages are there already */
+    uint32_t untouched;   /* from here on never handed out */
+    kvfi_chunk *chunks;
+} kvfi_pool;
+
+void kvfi_pool_init(kvfi_pool *p, size_t block_bytes);
+void kvfi_pool_free(kvfi_pool *p, const kvf_allocator *a);
+
+/* Makes the capacity at least `blocks`: KVF_OK or KVF_E_NOMEM (nothing changed). */
+int kvfi_pool_grow(kvfi_pool *p, const kvf_allocator *a, uint64_t blocks);
+
+static inline uint32_t kvfi_pool_available(const kvfi_pool *p)
+{
+    return p->capacity - p->in_use;
+}
+
+/* The caller has made sure that one is available. References: 1. */
+uint32_t kvfi_pool_take(kvfi_pool *p);
+void kvfi_pool_share(kvfi_pool *p, uint32_t id);
+
+/* Drops a reference; the last one frees the block. trim: also give its pages back. */
+void kvfi_pool_drop(kvfi_pool *p, const kvf_allocator *a, uint32_t id, int trim);
+
+static inline uint8_t *kvfi_pool_data(const kvfi_pool *p, uint32_t id)
+{
+    return p->blocks[id].data;
+}
+
+int64_t kvfi_pool_resident(const kvfi_pool *p);
+int64_t kvfi_pool_reserved(const kvfi_pool *p);
+
+#endif

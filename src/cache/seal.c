@@ -1,0 +1,177 @@
+/* SPDX-License-Identifier: MIT
+ * Commit: frees blocks that left a window, codes whole blocks from window and batch rows, keeps the rest in the window.
+ * Rows always pass through f16, wherever they come from, so that the chunking of the input cannot change a byte. */
+#include "cache/cache.h"
+#include "base/half.h"
+
+#include <string.h>
+
+static const char *staged_row(const kvf_cache *c, const kvf_view *view, const int32_t *cells, const kvfi_run *r, int32_t i, int32_t head)
+{
+    int32_t row = c->batch.order[r->first + i];
+    return (const char *)view->data + (cells ? cells[row] : row) * view->token_stride + head * view->head_stride;
+}
+
+static uint16_t to_half(const char *element, int32_t type)
+{
+    uint16_t h;
+    if (type == KVF_F32) {
+        float f;
+        memcpy(&f, element, 4);
+        return kvfi_half_saturated(f);
+    }
+    memcpy(&h, element, 2);
+    return h;
+}
+
+/* One exact row of the open rows (window first, then batch) as f16 into out[dim]. */
+typedef struct open_rows {
+    const kvf_cache *c;
+    const kvfi_sequence *s;
+    const kvfi_run *run;
+    const kvf_view *view;
+    const int32_t *cells;
+    const uint8_t *window; /* [kv_heads][window_rows][row_bytes] */
+    size_t row_bytes;
+    int32_t dim;
+} open_rows;
+
+static uint8_t *window_row(const kvf_cache *c, const kvfi_sequence *s, const uint8_t *window, size_t row_bytes, int32_t i, int32_t head)
+{
+    int32_t slot = (s->open_slot + i) % c->g.window_rows;
+    return (uint8_t *)(uintptr_t)window + ((size_t)head * (size_t)c->g.window_rows + (size_t)slot) * row_bytes;
+}
+
+static void read_half(const open_rows *o, int32_t i, int32_t head, uint16_t *out)
+{
+    if (i < o->s->open) {
+        memcpy(out, window_row(o->c, o->s, o->window, o->row_bytes, i, head), o->row_bytes);
+        return;
+    }
+    const char *row = staged_row(o->c, o->view, o->cells, o->run, i - o->s->open, head);
+    size_t size = o->view->type == KVF_F32 ? 4 : 2;
+    for (int32_t d = 0; d < o->dim; d++) out[d] = to_half(row + size * (size_t)d, o->view->type);
+}
+
+/* 64 open rows from `first` on, coded. */
+static void encode_block(const open_rows *o, const kvf_part *part, int32_t first, int32_t head, float *x, uint8_t *record)
+{
+    uint16_t half[1024];
+    for (int32_t t = 0; t < KVF_BLOCK; t++) {
+        read_half(o, first + t, head, half);
+        for (int32_t d = 0; d < o->dim; d++) x[t * o->dim + d] = kvfi_half_to_float(half[d]);
+    }
+    part->codec->encode(part, x, record);
+}
+
+/* Rows 0 .. sink-1 of the sequence, before block 0 takes them out of the window. */
+static void fill_sink(const open_rows *o, int32_t rows, int32_t heads, uint8_t *sink)
+{
+    uint16_t half[1024];
+    for (int32_t h = 0; h < heads; h++)
+        for (int32_t i = 0; i < rows; i++) {
+            read_half(o, i, h, half);
+            memcpy(sink + ((size_t)h * (size_t)rows + (size_t)i) * o->row_bytes, half, o->row_bytes);
+        }
+}
+
+/* New rows that stay open go where their slot is; the slots they take were freed by the blocks just sealed. */
+static void keep_open(const open_rows *o, int32_t seals, int32_t heads)
+{
+    uint16_t half[1024];
+    int32_t from = o->s->open > seals * KVF_BLOCK ? o->s->open : seals * KVF_BLOCK, to = o->s->open + o->run->count;
+    for (int32_t h = 0; h < heads; h++)
+        for (int32_t i = from; i < to; i++) {
+            read_half(o, i, h, half);
+            memcpy(window_row(o->c, o->s, o->window, o->row_bytes, i, h), half, o->row_bytes);
+        }
+}
+
+static void free_left(kvf_cache *c, kvfi_sequence *s, int32_t next)
+{
+    for (int i = 0; i < c->g.n_stores; i++) {
+        const kvfi_store *st = &c->g.stores[i];
+        for (int32_t *b = &s->first_block[i]; *b < s->n_blocks; ++*b) {
+            uint8_t *row = kvfi_row(c, s, *b);
+            uint32_t *id = &kvfi_row_ids(c, row)[i];
+            if (!kvfi_left_window(&c->g, st, (int64_t)*kvfi_row_first(row) + KVF_BLOCK - 1, next)) break;
+            if (*id != KVFI_NO_BLOCK) kvfi_pool_drop(&c->pools[i], &c->a, *id, 0);
+            *id = KVFI_NO_BLOCK;
+        }
+    }
+}
+
+/* The table row of a block about to be sealed: positions, validity (dead rows and sink rows cleared), blocks taken. */
+static void open_row(kvf_cache *c, kvfi_sequence *s, int32_t j, int32_t next)
+{
+    int32_t b = s->n_blocks + j;
+    uint8_t *row = kvfi_row(c, s, b);
+    uint64_t dead = j < c->g.window_rows / KVF_BLOCK ? s->open_dead[j] : 0;
+    uint64_t alive = ~dead;
+    *kvfi_row_first(row) = s->open_pos + j * KVF_BLOCK;
+    if (b == 0 && c->g.sink) {
+        uint64_t sink = c->g.sink == KVF_BLOCK ? ~(uint64_t)0 : ((uint64_t)1 << c->g.sink) - 1;
+        s->has_sink = 1, s->sink_alive = alive & sink;
+        alive &= ~sink;
+    }
+    for (int32_t h = 0; h < c->g.n_heads; h++) kvfi_row_valid(c, row)[h] = alive;
+    for (int i = 0; i < c->g.n_stores; i++) {
+        int gone = kvfi_left_window(&c->g, &c->g.stores[i], (int64_t)*kvfi_row_first(row) + KVF_BLOCK - 1, next);
+        kvfi_row_ids(c, row)[i] = gone ? KVFI_NO_BLOCK : kvfi_pool_take(&c->pools[i]);
+    }
+}
+
+static void seal_side(const open_rows *o, const kvf_part *part, int store, int32_t seals, int32_t heads, size_t offset, float *x)
+{
+    kvf_cache *c = (kvf_cache *)(uintptr_t)o->c;
+    for (int32_t j = 0; j < seals; j++) {
+        uint32_t id = kvfi_row_ids(c, kvfi_row(c, o->s, o->s->n_blocks + j))[store];
+        if (id == KVFI_NO_BLOCK) continue;
+        for (int32_t h = 0; h < heads; h++)
+            encode_block(o, part, j * KVF_BLOCK, h, x,
+                         kvfi_pool_data(&c->pools[store], id) + (size_t)h * c->g.stores[store].record_bytes + offset);
+    }
+    keep_open(o, seals, heads);
+}
+
+static void seal_store(kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int store)
+{
+    const kvfi_store *st = &c->g.stores[store];
+    const kvfi_staged *g = &c->batch.staged[store];
+    float *x = (float *)(void *)(c->attend.slots + c->g.slot_tile_k); /* no attention is open */
+    open_rows k = {c, s, r, &g->k, g->cells, s->exact + st->window_k, st->k_row, st->k.dim};
+    open_rows v = {c, s, r, &g->v, g->cells, s->exact + st->window_v, st->v_row, st->v_dim};
+    int new_sink = s->n_blocks == 0 && r->seals > 0 && c->g.sink;
+    if (new_sink) fill_sink(&k, c->g.sink, st->kv_heads, s->exact + st->sink_k);
+    if (new_sink && !st->v_in_k) fill_sink(&v, c->g.sink, st->kv_heads, s->exact + st->sink_v);
+    seal_side(&k, &st->k, store, r->seals, st->kv_heads, 0, x);
+    if (!st->v_in_k) seal_side(&v, &st->v, store, r->seals, st->kv_heads, st->k.bytes, x);
+}
+
+static void advance_sequence(kvf_cache *c, kvfi_sequence *s, const kvfi_run *r)
+{
+    int32_t words = c->g.window_rows / KVF_BLOCK, moved = r->seals * KVF_BLOCK;
+    s->n_blocks += r->seals;
+    s->open += r->count - moved;
+    s->open_pos += moved;
+    s->open_slot = (int32_t)(((int64_t)s->open_slot + moved) % c->g.window_rows);
+    for (int32_t i = 0; i < words; i++) s->open_dead[i] = i + r->seals < words ? s->open_dead[i + r->seals] : 0;
+    s->next += r->count;
+}
+
+void kvfi_seal_batch(kvf_cache *c)
+{
+    for (int32_t i = 0; i < c->batch.n_runs; i++) {
+        const kvfi_run *r = &c->batch.runs[i];
+        kvfi_sequence *s = &c->sequences[r->seq];
+        if (!s->used) {
+            s->start = s->next = s->open_pos = c->batch.tokens[c->batch.order[r->first]].pos;
+            s->used = 1, s->open_slot = 0;
+        }
+        int32_t next = s->next + r->count;
+        free_left(c, s, next);
+        for (int32_t j = 0; j < r->seals; j++) open_row(c, s, j, next);
+        for (int store = 0; store < c->g.n_stores; store++) seal_store(c, s, r, store);
+        advance_sequence(c, s, r);
+    }
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: MIT
+ * Sequences: remove, copy, keep. Positions are looked up, never derived from the number of rows kept. */
+#include "cache/cache.h"
+
+#include <string.h>
+
+static kvfi_sequence *find(kvf_cache *c, int32_t seq)
+{
+    if (seq >= 0 && seq < c->g.max_sequences) return &c->sequences[seq];
+    kvfi_fail(c, KVF_E_ARG, "sequence %d; allowed are 0 to %d", (int)seq, (int)c->g.max_sequences - 1);
+    return NULL;
+}
+
+static int no_batch(kvf_cache *c, const char *what)
+{
+    return c->batch.n ? kvfi_fail(c, KVF_E_STATE, "%s: a batch is open; commit or abort it first", what) : KVF_OK;
+}
+
+int32_t kvf_seq_pos_max(const kvf_cache *c, int32_t seq)
+{
+    if (!c || seq < 0 || seq >= c->g.max_sequences || !c->sequences[seq].used) return -1;
+    return c->sequences[seq].next - 1;
+}
+
+/* ---- what may be removed ---------------------------------------------------------------------------------------------------- */
+
+/* Rows of the sink that a cut at p0 leaves, when it leaves nothing coded: then the clean state can be rebuilt from them. */
+static int cut_in_sink(const kvf_cache *c, const kvfi_sequence *s, int32_t p0)
+{
+    uint64_t all = c->g.sink == KVF_BLOCK ? ~(uint64_t)0 : ((uint64_t)1 << c->g.sink) - 1;
+    return s->has_sink && s->sink_alive == all && (int64_t)p0 - s->start <= c->g.sink;
+}
+
+/* Windowed layers: after a cut at p0 the next query sees positions above p0 - window; blocks freed must lie before that. */
+static int check_windows(kvf_cache *c, const kvfi_sequence *s, int32_t seq, int32_t p0)
+{
+    for (int i = 0; i < c->g.n_stores; i++) {
+        const kvfi_store *st = &c->g.stores[i];
+        if (!st->window || !s->first_block[i]) continue;
+        int64_t gone = (int64_t)*kvfi_row_first(kvfi_row(c, s, s->first_block[i] - 1)) + KVF_BLOCK - 1;
+        if (gone > (int64_t)p0 - st->window)
+            return kvfi_fail(c, KVF_E_UNSUPPORTED,
+                             "sequence %d cannot be cut at position %d: layer %d has a window of %d and has freed rows up to position "
+                             "%lld (window_keep is %d)",
+                             (int)seq, (int)p0, (int)st->layer, (int)st->window, (long long)gone, (int)c->g.keep);
+    }
+    return KVF_OK;
+}
+
+int kvf_can(kvf_cache *c, kvf_ability what, int32_t seq, int32_t pos)
+{
+    if (!c) return KVF_E_ARG;
+    c->error[0] = 0;
+    const kvfi_sequence *s = find(c, seq);
+    if (!s) return KVF_E_ARG;
+    if (what == KVF_CAN_SHIFT) {
+        kvfi_fail(c, KVF_E_UNSUPPORTED, "positions cannot be shifted: coded keys hold their rotation");
+        return 0;
+    }
+    if (what != KVF_CAN_RM && what != KVF_CAN_RM_EXACT)
+        return kvfi_fail(c, KVF_E_ARG, "ability %d; allowed are KVF_CAN_RM, KVF_CAN_RM_EXACT, KVF_CAN_SHIFT", (int)what);
+    if (!s->used || pos >= s->next || pos <= s->start) return 1;
+    if (check_windows(c, s, seq, pos)) return 0;
+    if (what == KVF_CAN_RM || pos >= s->open_pos || cut_in_sink(c, s, pos)) return 1;
+    kvfi_fail(c, KVF_E_UNSUPPORTED, "sequence %d: rows from position %d to %d are coded; a cut there keeps them so", (int)seq, (int)pos,
+              (int)s->open_pos - 1);
+    return 0;
+}
+
+/* ---- removal ----------------------------------------------------------------------------------------------------------------- */
+
+static void drop_row_blocks(kvf_cache *c, uint8_t *row, int trim)
+{
+    for (int i = 0; i < c->g.n_stores; i++) {
+        uint32_t *id = &kvfi_row_ids(c, row)[i];
+        if (*id != KVFI_NO_BLOCK) kvfi_pool_drop(&c->pools[i], &c->a, *id, trim);
+        *id = KVFI_NO_BLOCK;
+    }
+}
+
+static void clear_open(kvf_cache *c, kvfi_sequence *s, int32_t pos)
+{
+    s->open = 0, s->open_slot = 0, s->open_pos = pos;
+    memset(s->open_dead, 0, (size_t)c->g.window_rows / 8);
+}
+
+static void drop_blocks_from(kvf_cache *c, kvfi_sequence *s, int32_t block)
+{
+    for (int32_t b = block; b < s->n_blocks; b++) drop_row_blocks(c, kvfi_row(c, s, b), 1);
+    if (s->n_blocks > block) s->n_blocks = block;
+    for (int i = 0; i < c->g.n_stores; i++)
+        if (s->first_block[i] > s->n_blocks) s->first_block[i] = s->n_blocks;
+}
+
+static void clear_sequence(kvf_cache *c, kvfi_sequence *s)
+{
+    drop_blocks_from(c, s, 0);
+    clear_open(c, s, 0);
+    s->used = s->has_sink = 0, s->sink_alive = 0;
+    s->start = s->next = 0;
+    if (!c->reserved_sequences) {
+        kvfi_release(&c->a, s->exact, c->g.sequence_bytes);
+        kvfi_release(&c->a, s->table, (size_t)s->table_rows * c->g.row_bytes);
+        s->exact = NULL, s->table = NULL, s->table_rows = 0;
+    } else {
+        kvfi_trim(&c->a, s->exact, c->g.sequence_bytes);
+    }
+}
+
+/* Bits of 64 rows that start at `first` and lie in [p0, p1). */
+static uint64_t range_bits(int64_t first, int64_t p0, int64_t p1)
+{
+    int64_t lo = p0 - first, hi = p1 - first;
+    lo = lo < 0 ? 0 : lo > KVF_BLOCK ? KVF_BLOCK : lo;
+    hi = hi < 0 ? 0 : hi > KVF_BLOCK ? KVF_BLOCK : hi;
+    if (lo >= hi) return 0;
+    uint64_t below_hi = hi == KVF_BLOCK ? ~(uint64_t)0 : ((uint64_t)1 << hi) - 1;
+    return below_hi & ~(((uint64_t)1 << lo) - 1);
+}
+
+/* Marks the rows of a block dead; a block without a living row gives its memory back. */
+static void kill_in_block(kvf_cache *c, uint8_t *row, int64_t p0, int64_t p1)
+{
+    uint64_t dead = range_bits(*kvfi_row_first(row), p0, p1);
+    if (!dead) return;
+    for (int i = 0; i < c->g.n_stores; i++) {
+        const kvfi_store *st = &c->g.stores[i];
+        uint64_t any = 0, *valid = kvfi_row_valid(c, row) + st->first_head;
+        for (int32_t h = 0; h < st->kv_heads; h++) any |= valid[h] &= ~dead;
+        uint32_t *id = &kvfi_row_ids(c, row)[i];
+        if (any || *id == KVFI_NO_BLOCK) continue;
+        kvfi_pool_drop(&c->pools[i], &c->a, *id, 1);
+        *id = KVFI_NO_BLOCK;
+    }
+}
+
+static void kill_range(kvf_cache *c, kvfi_sequence *s, int64_t p0, int64_t p1)
+{
+    for (int32_t b = 0; b < s->n_blocks; b++) kill_in_block(c, kvfi_row(c, s, b), p0, p1);
+    if (s->has_sink) s->sink_alive &= ~range_bits(s->start, p0, p1);
+    for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++) {
+        int64_t first = (int64_t)s->open_pos + w * KVF_BLOCK, end = (int64_t)s->open_pos + s->open;
+        s->open_dead[w] |= range_bits(first, p0, p1 < end ? p1 : end);
+    }
+}
+
+/* All rows that stay are in the sink: they become the window again, as in a sequence that never was longer. */
+static void reopen_from_sink(kvf_cache *c, kvfi_sequence *s, int32_t rows)
+{
+    drop_blocks_from(c, s, 0);
+    clear_open(c, s, s->start);
+    for (int i = 0; i < c->g.n_stores; i++) {
+        const kvfi_store *st = &c->g.stores[i];
+        for (int32_t h = 0; h < st->kv_heads; h++) {
+            size_t window = (size_t)h * (size_t)c->g.window_rows, sink = (size_t)h * (size_t)c->g.sink;
+            memcpy(s->exact + st->window_k + window * st->k_row, s->exact + st->sink_k + sink * st->k_row, (size_t)rows * st->k_row);
+            memcpy(s->exact + st->window_v + window * st->v_row, s->exact + st->sink_v + sink * st->v_row, (size_t)rows * st->v_row);
+        }
+    }
+    s->open = rows, s->has_sink = 0, s->sink_alive = 0;
+}
+
+static void cut_open(kvf_cache *c, kvfi_sequence *s, int32_t rows)
+{
+    s->open = rows;
+    for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++) s->open_dead[w] &= range_bits((int64_t)w * KVF_BLOCK, 0, rows);
+}
+
+/* Removes everything from p0 on; start < p0 < next. */
+static void cut(kvf_cache *c, kvfi_sequence *s, int32_t p0)
+{
+    if (p0 >= s->open_pos) {
+        cut_open(c, s, p0 - s->open_pos);
+    } else if (cut_in_sink(c, s, p0)) {
+        reopen_from_sink(c, s, p0 - s->start);
+    } else {
+        int32_t keep = s->n_blocks;
+        kill_range(c, s, p0, (int64_t)s->next);
+        while (keep > 1 && *kvfi_row_first(kvfi_row(c, s, keep - 1)) >= p0) keep--;
+        drop_blocks_from(c, s, keep);
+        clear_open(c, s, p0);
+    }
+    s->next = p0;
+}
+
+int kvf_seq_rm(kvf_cache *c, int32_t seq, int32_t p0, int32_t p1)
+{
+    if (!c) return KVF_E_ARG;
+    c->error[0] = 0;
+    kvfi_sequence *s = find(c, seq);
+    int rc = s ? no_batch(c, "rm") : KVF_E_ARG;
+    if (rc) return rc;
+    if (!s->used || (p1 >= 0 && p1 <= p0) || p0 >= s->next) return KVF_OK;
+    int to_end = p1 < 0 || p1 >= s->next;
+    if (to_end && p0 <= s->start) {
+        clear_sequence(c, s);
+        return KVF_OK;
+    }
+    if (to_end) {
+        rc = check_windows(c, s, seq, p0);
+        if (!rc) cut(c, s, p0);
+        return rc;
+    }
+    kill_range(c, s, p0, p1);
+    return KVF_OK;
+}
+
+int kvf_seq_keep(kvf_cache *c, int32_t seq)
+{
+    if (!c) return KVF_E_ARG;
+    c->error[0] = 0;
+    if (!find(c, seq)) return KVF_E_ARG;
+    int rc = no_batch(c, "keep");
+    for (int32_t i = 0; i < c->g.max_sequences && !rc; i++)
+        if (i != seq && c->sequences[i].used) clear_sequence(c, &c->sequences[i]);
+    return rc;
+}
+
+/* ---- copy -------------------------------------------------------------------------------------------------------------------- */
+
+static int check_copy(kvf_cache *c, int32_t src, int32_t dst)
+{
+    const kvfi_sequence *from = find(c, src), *to = find(c, dst);
+    if (!from || !to) return KVF_E_ARG;
+    int rc = no_batch(c, "cp");
+    if (rc) return rc;
+    if (src == dst || to->used)
+        return kvfi_fail(c, KVF_E_ARG, "cp: sequence %d must be empty and differ from %d", (int)dst, (int)src);
+    if (c->reserved_sequences && kvfi_rows_in_use(c) + from->open > c->reserved_tokens)
+        return kvfi_fail(c, KVF_E_FULL, "cp: the %d exact rows of sequence %d do not fit in the %lld tokens that were reserved",
+                         (int)from->open, (int)src, (long long)c->reserved_tokens);
+    return from->used ? kvfi_sequence_room(c, dst, from->n_blocks) : KVF_OK;
+}
+
+int kvf_seq_cp(kvf_cache *c, int32_t src, int32_t dst)
+{
+    if (!c) return KVF_E_ARG;
+    c->error[0] = 0;
+    int rc = check_copy(c, src, dst);
+    if (rc || !c->sequences[src].used) return rc;
+    kvfi_sequence *to = &c->sequences[dst], *from = &c->sequences[src];
+    kvfi_sequence own = *to; /* its memory */
+    *to = *from;
+    to->table = own.table, to->table_rows = own.table_rows, to->exact = own.exact;
+    to->open_dead = own.open_dead, to->first_block = own.first_block;
+    memcpy(to->open_dead, from->open_dead, (size_t)c->g.window_rows / 8);
+    memcpy(to->first_block, from->first_block, (size_t)c->g.n_stores * sizeof *to->first_block);
+    if (from->n_blocks) memcpy(to->table, from->table, (size_t)from->n_blocks * c->g.row_bytes);
+    memcpy(to->exact, from->exact, c->g.sequence_bytes);
+    for (int32_t b = 0; b < to->n_blocks; b++)
+        for (int i = 0; i < c->g.n_stores; i++) {
+            uint32_t id = kvfi_row_ids(c, kvfi_row(c, to, b))[i];
+            if (id != KVFI_NO_BLOCK) kvfi_pool_share(&c->pools[i], id);
+        }
+    return KVF_OK;
+}

@@ -1,0 +1,229 @@
+/* SPDX-License-Identifier: MIT
+ * Numbers: what is held, what it costs, what it would cost in f16. */
+#include "cache/cache.h"
+#include "base/text.h"
+
+#include <string.h>
+
+static int64_t popcount(uint64_t x)
+{
+    int64_t n = 0;
+    for (; x; x &= x - 1) n++;
+    return n;
+}
+
+/* Living rows of the packed blocks as a full-attention layer holds them (a windowed one when there is no other). */
+static int64_t body_rows(const kvf_cache *c, const kvfi_sequence *s)
+{
+    int store = 0;
+    for (int i = 0; i < c->g.n_stores; i++)
+        if (!c->g.stores[i].window) {
+            store = i;
+            break;
+        }
+    int64_t rows = 0;
+    for (int32_t b = 0; b < s->n_blocks; b++) {
+        uint8_t *row = kvfi_row(c, s, b);
+        if (kvfi_row_ids(c, row)[store] != KVFI_NO_BLOCK) rows += popcount(kvfi_row_valid(c, row)[c->g.stores[store].first_head]);
+    }
+    return rows;
+}
+
+static int64_t window_rows(const kvf_cache *c, const kvfi_sequence *s)
+{
+    int64_t rows = s->open;
+    for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++) rows -= popcount(s->open_dead[w]);
+    return rows;
+}
+
+/* Values of one row of a store: keys and values of all heads. */
+static int64_t row_values(const kvfi_store *s)
+{
+    return (int64_t)s->kv_heads * (s->k.dim + (s->v_in_k ? 0 : s->v_dim));
+}
+
+/* Values held by one sequence over all stores; a removed row counts until its block goes, as its bytes do. */
+static int64_t sequence_values(const kvf_cache *c, const kvfi_sequence *s)
+{
+    int64_t values = 0;
+    for (int i = 0; i < c->g.n_stores; i++) {
+        int64_t rows = s->open;
+        for (int32_t b = s->first_block[i]; b < s->n_blocks; b++)
+            rows += KVF_BLOCK * (kvfi_row_ids(c, kvfi_row(c, s, b))[i] != KVFI_NO_BLOCK);
+        values += rows * row_values(&c->g.stores[i]);
+    }
+    return values;
+}
+
+static int64_t accounted(const kvf_cache *c)
+{
+    int64_t sum = (int64_t)c->g.fixed_bytes;
+    for (int i = 0; i < c->g.max_sequences; i++) {
+        const kvfi_sequence *s = &c->sequences[i];
+        if (s->used) sum += (int64_t)c->g.sequence_bytes + (int64_t)s->n_blocks * (int64_t)c->g.row_bytes;
+    }
+    for (int i = 0; i < c->g.n_stores; i++)
+        sum += (int64_t)c->pools[i].in_use * (int64_t)(c->g.stores[i].block_bytes + KVFI_BLOCK_META);
+    return sum;
+}
+
+static int64_t add_resident(int64_t sum, const void *memory, size_t size)
+{
+    int64_t r = kvfi_resident(memory, size);
+    return sum < 0 || r < 0 ? -1 : sum + r;
+}
+
+/* Large regions are measured; the object itself and its tables of layers count whole. */
+static int64_t resident(const kvf_cache *c)
+{
+    const kvfi_geometry *g = &c->g;
+    size_t small = sizeof *c + g->layers_bytes + g->stores_bytes;
+    int64_t sum = add_resident((int64_t)small, c->fixed, g->fixed_bytes - small);
+    for (int i = 0; i < g->max_sequences; i++) {
+        const kvfi_sequence *s = &c->sequences[i];
+        sum = add_resident(sum, s->exact, s->exact ? g->sequence_bytes : 0);
+        sum = add_resident(sum, s->table, (size_t)s->table_rows * g->row_bytes);
+    }
+    for (int i = 0; i < g->n_stores && sum >= 0; i++) {
+        int64_t r = kvfi_pool_resident(&c->pools[i]);
+        sum = r < 0 ? -1 : sum + r;
+    }
+    return sum;
+}
+
+static int64_t reserved(const kvf_cache *c)
+{
+    int64_t sum = (int64_t)c->g.fixed_bytes;
+    for (int i = 0; i < c->g.max_sequences; i++) {
+        const kvfi_sequence *s = &c->sequences[i];
+        sum += (int64_t)(s->exact ? c->g.sequence_bytes : 0) + (int64_t)s->table_rows * (int64_t)c->g.row_bytes;
+    }
+    for (int i = 0; i < c->g.n_stores; i++) sum += kvfi_pool_reserved(&c->pools[i]);
+    return sum;
+}
+
+static void code_bits(const kvfi_geometry *g, kvf_stats_t *s)
+{
+    double bits_k = 0, bits_v = 0, values_k = 0, values_v = 0;
+    for (int i = 0; i < g->n_stores; i++) {
+        const kvfi_store *st = &g->stores[i];
+        bits_k += 8.0 * (double)st->k.bytes * st->kv_heads / KVF_BLOCK;
+        values_k += (double)st->k.dim * st->kv_heads;
+        if (st->v_in_k) continue;
+        bits_v += 8.0 * (double)st->v.bytes * st->kv_heads / KVF_BLOCK;
+        values_v += (double)st->v_dim * st->kv_heads;
+    }
+    s->bits_code_k = bits_k / values_k;
+    s->bits_code_v = values_v > 0 ? bits_v / values_v : 0;
+    s->bits_code = (bits_k + bits_v) / (values_k + values_v);
+}
+
+/* A side is folded when its codes are narrower than the f16 that would be there otherwise. */
+static int32_t folded_layers(const kvfi_geometry *g)
+{
+    int32_t n = 0;
+    for (int i = 0; i < g->n_layers; i++) {
+        const kvfi_store *s = &g->stores[g->layers[i].store];
+        n += s->k.bits < 16 || (!s->v_in_k && s->v.bits < 16);
+    }
+    return n;
+}
+
+int kvf_stats(const kvf_cache *c, kvf_stats_t *s)
+{
+    if (!c || !s) return KVF_E_ARG;
+    if (s->size != sizeof *s) return KVF_E_VERSION;
+    *s = (kvf_stats_t){.size = sizeof *s, .layers = c->g.n_layers, .layers_folded = folded_layers(&c->g)};
+    int64_t values = 0;
+    for (int i = 0; i < c->g.max_sequences; i++) {
+        const kvfi_sequence *q = &c->sequences[i];
+        if (!q->used) continue;
+        s->sequences++;
+        s->tokens_sink += q->has_sink ? popcount(q->sink_alive) : 0;
+        s->tokens_body += body_rows(c, q);
+        s->tokens_window += window_rows(c, q);
+        values += sequence_values(c, q);
+    }
+    s->tokens = s->tokens_sink + s->tokens_body + s->tokens_window;
+    s->accounted = accounted(c), s->reserved_bytes = reserved(c), s->resident = resident(c);
+    s->f16 = 2 * values;
+    s->saturated = c->saturated;
+    code_bits(&c->g, s);
+    s->bits_per_value = values ? 8.0 * (double)s->accounted / (double)values : 0;
+    s->cpu = c->cpu;
+    return KVF_OK;
+}
+
+static int64_t bytes_of(const kvfi_geometry *g, int64_t rows)
+{
+    int64_t sealed = kvfi_sealed(g, rows), sum = (int64_t)g->fixed_bytes;
+    if (!rows) return sum;
+    sum += (int64_t)g->sequence_bytes + sealed * (int64_t)g->row_bytes;
+    for (int i = 0; i < g->n_stores; i++)
+        sum += kvfi_kept_blocks(g, &g->stores[i], sealed, rows) * (int64_t)(g->stores[i].block_bytes + KVFI_BLOCK_META);
+    return sum;
+}
+
+int64_t kvf_bytes(const kvf_params *p, int64_t n_tokens)
+{
+    kvf_allocator a;
+    kvfi_geometry g;
+    int rc = kvfi_geometry_open(p, &a, &g);
+    if (rc) return rc;
+    if (n_tokens < 0) kvfi_sentence(p->error, p->error_size, "bytes: %lld tokens; allowed are 0 and more", (long long)n_tokens);
+    int64_t bytes = n_tokens < 0 ? KVF_E_ARG : bytes_of(&g, n_tokens);
+    kvfi_geometry_free(&g, &a);
+    return bytes;
+}
+
+/* ---- hash ---------------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t h, const void *data, size_t n)
+{
+    const uint8_t *b = data;
+    for (size_t i = 0; i < n; i++) h = (h ^ b[i]) * 0x100000001b3u; /* FNV-1a */
+    return h;
+}
+
+static uint64_t hash_blocks(const kvf_cache *c, const kvfi_sequence *s, uint64_t h)
+{
+    for (int32_t b = 0; b < s->n_blocks; b++) {
+        uint8_t *row = kvfi_row(c, s, b);
+        h = mix(h, kvfi_row_first(row), sizeof(int32_t));
+        h = mix(h, kvfi_row_valid(c, row), 8 * (size_t)c->g.n_heads);
+        for (int i = 0; i < c->g.n_stores; i++) {
+            uint32_t id = kvfi_row_ids(c, row)[i];
+            if (id != KVFI_NO_BLOCK) h = mix(h, kvfi_pool_data(&c->pools[i], id), c->g.stores[i].block_bytes);
+        }
+    }
+    return h;
+}
+
+static uint64_t hash_exact(const kvf_cache *c, const kvfi_sequence *s, uint64_t h)
+{
+    for (int i = 0; i < c->g.n_stores; i++) {
+        const kvfi_store *st = &c->g.stores[i];
+        size_t sink = s->has_sink ? (size_t)c->g.sink * (size_t)st->kv_heads : 0;
+        h = mix(h, s->exact + st->sink_k, sink * st->k_row);
+        h = mix(h, s->exact + st->sink_v, sink * st->v_row);
+        for (int32_t head = 0; head < st->kv_heads; head++)
+            for (int32_t r = 0; r < s->open; r++) {
+                size_t at = (size_t)head * (size_t)c->g.window_rows + (size_t)((s->open_slot + r) % c->g.window_rows);
+                h = mix(h, s->exact + st->window_k + at * st->k_row, st->k_row);
+                h = mix(h, s->exact + st->window_v + at * st->v_row, st->v_row);
+            }
+    }
+    return h;
+}
+
+uint64_t kvfi_cache_hash(const kvf_cache *c, int32_t seq)
+{
+    const kvfi_sequence *s = &c->sequences[seq];
+    uint64_t h = 0xcbf29ce484222325u;
+    int32_t fields[] = {s->used, s->start, s->next, s->n_blocks, s->open, s->open_pos, s->has_sink};
+    h = mix(h, fields, sizeof fields);
+    if (!s->used) return h;
+    h = mix(h, &s->sink_alive, sizeof s->sink_alive);
+    h = mix(h, s->open_dead, (size_t)c->g.window_rows / 8);
+    return hash_exact(c, s, hash_blocks(c, s, h));
+}

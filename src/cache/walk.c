@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: MIT
+ * One item of an attention over one span of history: piece after piece of up to 64 tokens,
+ *   score -> mask -> online softmax -> mix        while the piece is in L1
+ * Exact pieces accumulate in the caller's domain; packed ones in the codec's, whose transform is undone once at the end.
+ * Up to KVFI_DIRECT vectors read packed codes and exact rows as they lie; more unfold a tile once and share it. */
+#include "base/half.h"
+#include "cache/cache.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct walk {
+    kvf_cache *c;
+    const kvf_attention *a;
+    const kvfi_layer *layer;
+    const kvfi_store *store;
+    const kvfi_run *run;
+    const kvfi_sequence *seq;
+    const kvfi_item *item;
+    const kvfi_kernels *kernels;
+    int32_t n;        /* vectors */
+    int32_t tiles;    /* 1: unfold tiles */
+    size_t k_stride, v_stride; /* floats from one vector to the next */
+    float *q, *q_rotated, *scores, *acc, *acc_rotated, *tile_k, *tile_v, *bias;
+    void *prepared;
+    float max[KVFI_VECTORS], sum[KVFI_VECTORS];
+    int32_t pos[KVFI_VECTORS], row[KVFI_VECTORS], head[KVFI_VECTORS]; /* of each vector: position, batch row, query head */
+} walk;
+
+/* ---- preparation -------------------------------------------------------------------------------------------------------------- */
+
+static void load_query(const walk *w, int32_t v, float *out)
+{
+    const kvf_view *q = &w->a->q;
+    const char *data = (const char *)q->data + w->row[v] * q->token_stride + w->head[v] * q->head_stride;
+    kvfi_rows rows = {data, 0, (kvf_type)q->type, NULL};
+    memset(out, 0, w->k_stride * sizeof *out);
+    const float one = 1;
+    w->kernels->rows_mix(&rows, 1, w->layer->k_dim, &one, 1, out, w->k_stride);
+    for (int32_t d = 0; d < w->layer->k_dim; d++) out[d] *= w->a->scale;
+}
+
+static void prepare_queries(walk *w)
+{
+    const kvf_part *k = &w->store->k;
+    for (int32_t v = 0; v < w->n; v++) load_query(w, v, w->q + (size_t)v * w->k_stride);
+    if (k->rot) {
+        memcpy(w->q_rotated, w->q, (size_t)w->n * w->k_stride * sizeof *w->q);
+        w->kernels->hadamard(w->q_rotated, w->k_stride, w->n, k->dim, k->rot);
+    } else {
+        w->q_rotated = w->q;
+    }
+    if (!w->tiles) w->kernels->kind[k->kind].prepare(k, w->q_rotated, w->k_stride, w->n, w->prepared);
+}
+
+/* Does the body accumulate in another domain than the exact rows? */
+static int32_t body_rotation(const walk *w)
+{
+    return w->store->v_in_k ? w->store->k.rot : w->store->v.rot;
+}
+
+static void open_walk(walk *w, kvf_cache *c, const kvfi_item *item, uint8_t *slot)
+{
+    const kvfi_geometry *g = &c->g;
+    w->c = c, w->a = &c->attend.request, w->layer = &g->layers[w->a->layer], w->store = &g->stores[w->layer->store];
+    w->run = &c->batch.runs[item->run], w->seq = &c->sequences[w->run->seq], w->item = item, w->kernels = &c->kernels;
+    w->n = item->count, w->tiles = item->count > KVFI_DIRECT;
+    w->k_stride = (size_t)w->store->k.dim_pad, w->v_stride = kvfi_round_up((size_t)w->layer->v_dim, 16);
+    w->q = (float *)(void *)(slot + g->slot_q), w->q_rotated = (float *)(void *)(slot + g->slot_rotated);
+    w->prepared = slot + g->slot_prepared, w->scores = (float *)(void *)(slot + g->slot_scores);
+    w->acc = (float *)(void *)(slot + g->slot_acc), w->acc_rotated = (float *)(void *)(slot + g->slot_acc_rotated);
+    w->tile_k = (float *)(void *)(slot + g->slot_tile_k), w->tile_v = (float *)(void *)(slot + g->slot_tile_v);
+    w->bias = (float *)(void *)(slot + g->slot_bias);
+    for (int32_t v = 0; v < w->n; v++) {
+        int32_t vector = item->first + v;
+        w->row[v] = c->batch.order[w->run->first + vector / w->layer->group];
+        w->head[v] = item->head * w->layer->group + vector % w->layer->group;
+        w->pos[v] = c->batch.tokens[w->row[v]].pos;
+        w->max[v] = -INFINITY, w->sum[v] = 0;
+    }
+    memset(w->acc, 0, (size_t)w->n * w->v_stride * sizeof *w->acc);
+    if (body_rotation(w)) memset(w->acc_rotated, 0, (size_t)w->n * w->v_stride * sizeof *w->acc);
+    else w->acc_rotated = w->acc;
+    prepare_queries(w);
+}
+
+/* ---- masks -------------------------------------------------------------------------------------------------------------------- */
+
+/* Tokens of a piece (positions first .. first + n - 1) that a query at `pos` may see; bit i: token i. */
+static uint64_t visible(const walk *w, int64_t first, int32_t n, int64_t pos, uint64_t alive)
+{
+    int64_t lo = w->layer->window ? pos - w->layer->window + 1 - first : 0, hi = pos - first + 1;
+    if (lo < 0) lo = 0;
+    if (hi > n) hi = n;
+    if (lo >= hi) return 0;
+    uint64_t below = hi == KVF_BLOCK ? ~(uint64_t)0 : ((uint64_t)1 << hi) - 1;
+    return alive & below & ~(((uint64_t)1 << lo) - 1);
+}
+
+static void cap_scores(const walk *w, float *s)
+{
+    if (w->a->softcap <= 0) return;
+    const float cap = w->a->softcap;
+    for (int i = 0; i < KVF_BLOCK; i++) s[i] = cap * tanhf(s[i] / cap);
+}
+
+static void hide(float *s, uint64_t seen)
+{
+    if (seen == ~(uint64_t)0) return;
+    for (int i = 0; i < KVF_BLOCK; i++)
+        if (!(seen >> i & 1)) s[i] = -INFINITY;
+}
+
+/* Scores of history: softcap, ALiBi by distance, mask by positions. 0 when no vector sees anything. */
+static int finish_scores(const walk *w, int64_t first, const uint64_t *seen)
+{
+    uint64_t any = 0;
+    for (int32_t v = 0; v < w->n; v++) {
+        float *s = w->scores + (size_t)v * KVF_BLOCK;
+        any |= seen[v];
+        cap_scores(w, s);
+        if (w->a->slopes) {
+            const float slope = w->a->slopes[w->head[v]];
+            for (int i = 0; i < KVF_BLOCK; i++) s[i] -= slope * (float)(w->pos[v] - (first + i));
+        }
+        hide(s, seen[v]);
+    }
+    return any != 0;
+}
+
+static uint64_t see(const walk *w, int64_t first, int32_t n, uint64_t alive, uint64_t *seen)
+{
+    uint64_t any = 0;
+    for (int32_t v = 0; v < w->n; v++) any |= seen[v] = visible(w, first, n, w->pos[v], alive);
+    return any;
+}
+
+/* ---- softmax and mix ---------------------------------------------------------------------------------------------------------- */
+
+static void rescale(float *acc, size_t n, float factor)
+{
+    for (size_t i = 0; i < n; i++) acc[i] *= factor;
+}
+
+static void softmax_all(walk *w)
+{
+    for (int32_t v = 0; v < w->n; v++) {
+        float factor = w->kernels->softmax(w->scores + (size_t)v * KVF_BLOCK, &w->max[v], &w->sum[v]);
+        if (factor == 1) continue;
+        rescale(w->acc + (size_t)v * w->v_stride, w->v_stride, factor);
+        if (w->acc_rotated != w->acc) rescale(w->acc_rotated + (size_t)v * w->v_stride, w->v_stride, factor);
+    }
+}
+
+/* tile[channel][token] of latent keys -> its first v_dim channels as tile[token][channel]. */
+static void turn_tile(const walk *w)
+{
+    for (size_t t = 0; t < KVF_BLOCK; t++)
+        for (size_t d = 0; d < w->v_stride; d++)
+            w->tile_v[t * w->v_stride + d] = d < (size_t)w->layer->v_dim ? w->tile_k[d * KVF_BLOCK + t] : 0;
+}
+
+/* ---- pieces ------------------------------------------------------------------------------------------------------------------- */
+
+static void block_piece(walk *w, int32_t block)
+{
+    uint8_t *row = kvfi_row(w->c, w->seq, block);
+    uint32_t id = kvfi_row_ids(w->c, row)[w->layer->store];
+    uint64_t alive = kvfi_row_valid(w->c, row)[w->store->first_head + w->item->head], seen[KVFI_VECTORS];
+    int32_t first = *kvfi_row_first(row);
+    if (id == KVFI_NO_BLOCK || !see(w, first, KVF_BLOCK, alive, seen)) return;
+    const kvf_part *k = &w->store->k, *v = &w->store->v;
+    const uint8_t *record = kvfi_pool_data(&w->c->pools[w->layer->store], id) + (size_t)w->item->head * w->store->record_bytes;
+    const kvfi_kind_ops *kk = &w->kernels->kind[k->kind], *vk = &w->kernels->kind[v->kind];
+    int unfold_k = w->tiles || w->store->v_in_k;
+    if (unfold_k) kk->unfold(k, record, w->tile_k);
+    if (w->tiles) w->kernels->tile_score(w->tile_k, k->dim_pad, w->q_rotated, w->k_stride, w->n, w->scores);
+    else kk->score(k, record, w->prepared, w->n, w->scores);
+    finish_scores(w, first, seen);
+    softmax_all(w);
+    if (w->store->v_in_k) turn_tile(w);
+    else if (w->tiles) vk->unfold(v, record + k->bytes, w->tile_v);
+    if (w->tiles || w->store->v_in_k)
+        w->kernels->tile_mix(w->tile_v, (int32_t)w->v_stride, w->scores, w->n, w->acc_rotated, w->v_stride);
+    else vk->mix(v, record + k->bytes, w->scores, w->n, w->acc_rotated, w->v_stride);
+}
+
+static void exact_scores(walk *w, const kvfi_rows *k, int32_t n)
+{
+    if (!w->tiles) {
+        w->kernels->rows_score(k, n, w->layer->k_dim, w->q, w->k_stride, w->n, w->scores);
+        return;
+    }
+    w->kernels->rows_unfold_k(k, n, w->layer->k_dim, (int32_t)w->k_stride, w->tile_k);
+    w->kernels->tile_score(w->tile_k, (int32_t)w->k_stride, w->q, w->k_stride, w->n, w->scores);
+}
+
+static void exact_mix(walk *w, const kvfi_rows *v, int32_t n)
+{
+    if (!w->tiles) {
+        w->kernels->rows_mix(v, n, w->layer->v_dim, w->scores, w->n, w->acc, w->v_stride);
+        return;
+    }
+    w->kernels->rows_unfold_v(v, n, w->layer->v_dim, (int32_t)w->v_stride, w->tile_v);
+    w->kernels->tile_mix(w->tile_v, (int32_t)w->v_stride, w->scores, w->n, w->acc, w->v_stride);
+}
+
+/* Exact rows of the history with consecutive positions. */
+static void exact_piece(walk *w, const kvfi_rows *k, const kvfi_rows *v, int64_t first, int32_t n, uint64_t alive)
+{
+    uint64_t seen[KVFI_VECTORS];
+    if (!see(w, first, n, alive, seen)) return;
+    exact_scores(w, k, n);
+    finish_scores(w, first, seen);
+    softmax_all(w);
+    exact_mix(w, v, n);
+}
+
+static kvfi_rows stored_rows(const walk *w, size_t offset, size_t row_bytes, int32_t rows_per_head, int32_t slot)
+{
+    size_t at = ((size_t)w->item->head * (size_t)rows_per_head + (size_t)slot) * row_bytes;
+    return (kvfi_rows){(const char *)w->seq->exact + offset + at, (int64_t)row_bytes, KVF_F16, NULL};
+}
+
+static void sink_piece(walk *w)
+{
+    const kvfi_store *s = w->store;
+    if (!w->seq->has_sink) return;
+    kvfi_rows k = stored_rows(w, s->sink_k, s->k_row, w->c->g.sink, 0);
+    kvfi_rows v = s->v_in_k ? k : stored_rows(w, s->sink_v, s->v_row, w->c->g.sink, 0);
+    exact_piece(w, &k, &v, w->seq->start, w->c->g.sink, w->seq->sink_alive);
+}
+
+static void window_pieces(walk *w)
+{
+    const kvfi_store *s = w->store;
+    const int32_t rows = w->c->g.window_rows;
+    for (int32_t i = 0; i < w->seq->open; i += KVF_BLOCK) {
+        int32_t n = w->seq->open - i < KVF_BLOCK ? w->seq->open - i : KVF_BLOCK, slot = (w->seq->open_slot + i) % rows;
+        kvfi_rows k = stored_rows(w, s->window_k, s->k_row, rows, slot);
+        kvfi_rows v = s->v_in_k ? k : stored_rows(w, s->window_v, s->v_row, rows, slot);
+        exact_piece(w, &k, &v, (int64_t)w->seq->open_pos + i, n, ~w->seq->open_dead[i / KVF_BLOCK]);
+    }
+}
+
+/* ---- tail: the batch's own rows ------------------------------------------------------------------------------------------------- */
+
+static float mask_at(const walk *w, int32_t row, int32_t cell)
+{
+    const char *at = (const char *)w->a->mask + row * w->a->mask_stride + (w->a->mask_type == KVF_F32 ? 4 : 2) * (int64_t)cell;
+    if (w->a->mask_type == KVF_F32) {
+        float f;
+        memcpy(&f, at, 4);
+        return f;
+    }
+    uint16_t h;
+    memcpy(&h, at, 2);
+    return kvfi_half_to_float(h);
+}
+
+/* What the host's mask, or else causality, window and distance, add to a score before the head's slope. */
+static float tail_bias(const walk *w, int32_t v, int32_t key_row, int32_t cell)
+{
+    if (w->a->mask) return mask_at(w, w->row[v], cell);
+    int64_t distance = (int64_t)w->pos[v] - w->c->batch.tokens[key_row].pos;
+    if (distance < 0 || (w->layer->window && distance >= w->layer->window)) return -INFINITY;
+    return w->a->slopes ? -(float)distance : 0;
+}
+
+/* Bias of tail rows i .. i + n - 1, once for all heads of a query row. 0 when everything is hidden. */
+static int fill_bias(const walk *w, int32_t i, int32_t n, const int32_t *cell)
+{
+    int any = 0;
+    for (int32_t v = 0; v < w->n; v++) {
+        float *bias = w->bias + (size_t)v * KVF_BLOCK;
+        if (v && w->row[v] == w->row[v - 1]) {
+            memcpy(bias, bias - KVF_BLOCK, (size_t)n * sizeof *bias);
+            continue;
+        }
+        for (int32_t j = 0; j < n; j++) {
+            bias[j] = tail_bias(w, v, w->c->batch.order[w->run->first + i + j], cell[j]);
+            any |= bias[j] > -INFINITY;
+        }
+    }
+    return any;
+}
+
+static void bias_tail(const walk *w, int32_t n)
+{
+    for (int32_t v = 0; v < w->n; v++) {
+        float *s = w->scores + (size_t)v * KVF_BLOCK;
+        const float *bias = w->bias + (size_t)v * KVF_BLOCK, slope = w->a->slopes ? w->a->slopes[w->head[v]] : 1;
+        cap_scores(w, s);
+        for (int32_t j = 0; j < n; j++) s[j] = bias[j] > -INFINITY ? s[j] + slope * bias[j] : -INFINITY;
+        for (int32_t j = n; j < KVF_BLOCK; j++) s[j] = -INFINITY;
+    }
+}
+
+static void tail_pieces(walk *w)
+{
+    const kvf_attention *a = w->a;
+    int64_t k_head = w->item->head * a->k.head_stride, v_head = w->item->head * a->v.head_stride;
+    for (int32_t i = 0; i < w->run->count; i += KVF_BLOCK) {
+        int32_t n = w->run->count - i < KVF_BLOCK ? w->run->count - i : KVF_BLOCK, cell[KVF_BLOCK];
+        for (int32_t j = 0; j < n; j++) {
+            int32_t row = w->c->batch.order[w->run->first + i + j];
+            cell[j] = a->cells ? a->cells[row] : row;
+        }
+        if (!fill_bias(w, i, n, cell)) continue;
+        kvfi_rows k = {(const char *)a->k.data + k_head, a->k.token_stride, (kvf_type)a->k.type, cell};
+        kvfi_rows v = {(const char *)a->v.data + v_head, a->v.token_stride, (kvf_type)a->v.type, cell};
+        if (w->store->v_in_k) v = k;
+        exact_scores(w, &k, n);
+        bias_tail(w, n);
+        softmax_all(w);
+        exact_mix(w, &v, n);
+    }
+}
+
+/* ---- results ------------------------------------------------------------------------------------------------------------------ */
+
+static float *out_row(const kvf_attention *a, int32_t row, int32_t head)
+{
+    return (float *)(void *)((char *)a->out + row * a->out_token_stride + head * a->out_head_stride);
+}
+
+/* acc / sum with the attention sink in the denominator; zeros when nothing was seen. */
+static void write_result(const walk *w, int32_t v, const float *acc, float max, float sum)
+{
+    const kvf_attention *a = w->a;
+    const int32_t row = w->row[v], head = w->head[v];
+    float factor = 1, *out = out_row(a, row, head);
+    if (a->sinks && a->sinks[head] > -INFINITY) {
+        float top = max > a->sinks[head] ? max : a->sinks[head];
+        factor = max > -INFINITY ? expf(max - top) : 0;
+        sum = sum * factor + expf(a->sinks[head] - top);
+        max = top;
+    }
+    const float scale = sum > 0 ? factor / sum : 0;
+    for (int32_t d = 0; d < w->layer->v_dim; d++) out[d] = acc[d] * scale;
+    if (a->lse) a->lse[(int64_t)row * w->layer->q_heads + head] = sum > 0 ? max + logf(sum) : -INFINITY;
+}
+
+static void undo_rotation(walk *w)
+{
+    if (w->acc_rotated == w->acc) return;
+    w->kernels->hadamard(w->acc_rotated, w->v_stride, w->n, w->layer->v_dim, body_rotation(w));
+    for (size_t i = 0; i < (size_t)w->n * w->v_stride; i++) w->acc[i] += w->acc_rotated[i];
+}
+
+/* A partial result: max[16], sum[16], acc[count][v_stride]. */
+static void write_partial(const walk *w, uint8_t *partial)
+{
+    float *p = (float *)(void *)partial;
+    memcpy(p, w->max, KVFI_DIRECT * sizeof *p);
+    memcpy(p + KVFI_DIRECT, w->sum, KVFI_DIRECT * sizeof *p);
+    memcpy(p + 2 * KVFI_DIRECT, w->acc, (size_t)w->n * w->v_stride * sizeof *p);
+}
+
+/* Blocks of span `span`: equal shares of those that may be visible. */
+static void block_range(const walk *w, int32_t span, int32_t *from, int32_t *to)
+{
+    int64_t first = w->seq->first_block[w->layer->store], n = w->seq->n_blocks - first, spans = w->c->attend.spans;
+    *from = (int32_t)(first + n * span / spans);
+    *to = (int32_t)(first + n * (span + 1) / spans);
+}
+
+void kvfi_walk(kvf_cache *c, const kvfi_item *item, int32_t span, uint8_t *slot, uint8_t *partial)
+{
+    walk w;
+    int32_t from, to;
+    open_walk(&w, c, item, slot);
+    block_range(&w, span, &from, &to);
+    if (span == 0) sink_piece(&w);
+    for (int32_t b = from; b < to; b++) block_piece(&w, b);
+    if (span == c->attend.spans - 1) {
+        window_pieces(&w);
+        tail_pieces(&w);
+    }
+    undo_rotation(&w);
+    if (partial) {
+        write_partial(&w, partial);
+        return;
+    }
+    for (int32_t v = 0; v < w.n; v++) write_result(&w, v, w.acc + (size_t)v * w.v_stride, w.max[v], w.sum[v]);
+}
+
+void kvfi_merge_spans(kvf_cache *c, const kvfi_item *item, const uint8_t *partials, int32_t spans)
+{
+    walk w = {0};
+    w.a = &c->attend.request, w.layer = &c->g.layers[w.a->layer], w.run = &c->batch.runs[item->run], w.n = item->count;
+    const size_t stride = kvfi_round_up((size_t)w.layer->v_dim, 16);
+    for (int32_t v = 0; v < item->count; v++) {
+        float acc[1024] = {0}, max = -INFINITY, sum = 0;
+        for (int32_t s = 0; s < spans; s++) max = fmaxf(max, ((const float *)(const void *)(partials + (size_t)s * c->g.partial_bytes))[v]);
+        for (int32_t s = 0; s < spans && max > -INFINITY; s++) {
+            const float *p = (const float *)(const void *)(partials + (size_t)s * c->g.partial_bytes);
+            const float factor = expf(p[v] - max), *from = p + 2 * KVFI_DIRECT + (size_t)v * stride;
+            sum += factor * p[KVFI_DIRECT + v];
+            for (int32_t d = 0; d < w.layer->v_dim; d++) acc[d] += factor * from[d];
+        }
+        int32_t vector = item->first + v;
+        w.row[v] = c->batch.order[w.run->first + vector / w.layer->group];
+        w.head[v] = item->head * w.layer->group + vector % w.layer->group;
+        write_result(&w, v, acc, max, sum);
+    }
+}

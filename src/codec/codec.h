@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT
+ * Internal face of the codecs: registry, spec strings, plans of one side. */
+#ifndef KVFI_CODEC_H
+#define KVFI_CODEC_H
+
+#include "kvfold_codec.h"
+
+/* Every codec once (codecs.def). i past the end gives NULL. */
+const kvf_codec *kvfi_codec_at(int32_t i);
+
+/* Parses `text` and sets the part up for one side and head size, applying the codec's limits. On error returns a kvf_error and
+ * leaves a sentence that lists what exists. error may be NULL. */
+int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t error_size);
+
+/* All-in bits of a code: 8 * bytes of a record / (64 * dim). */
+double kvfi_part_bits(const kvf_part *part);
+
+/* Option helpers for setup functions: the value of `key`, or `fallback`. kvfi_spec_only refuses keys that are not in `allowed`
+ * (NULL-terminated). */
+const char *kvfi_spec_get(const kvf_spec *spec, const char *key, const char *fallback);
+int kvfi_spec_int(const kvf_spec *spec, const char *key, int32_t fallback, int32_t *value, char *error, size_t error_size);
+int kvfi_spec_only(const kvf_spec *spec, const char *const *allowed, char *error, size_t error_size);
+
+#endif

@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: MIT
+ * The table of kernels: filled with scalar code, which is the specification, then overlaid by what the processor has.
+ * A "vector" below is one query head of one query row; the vectors of a GQA group (and of several rows) share every code read.
+ * Scores and weights of a piece are s[vectors][64]. Nothing here allocates, checks or knows a codec by name.
+ */
+#ifndef KVFI_KERNELS_H
+#define KVFI_KERNELS_H
+
+#include "kvfold_codec.h"
+
+/* Exact rows of one head: sink, window, tail. Row i is at data + (index ? index[i] : i) * stride. */
+typedef struct kvfi_rows {
+    const char *data;
+    int64_t stride; /* bytes */
+    kvf_type type;
+    const int32_t *index; /* NULL: consecutive */
+} kvfi_rows;
+
+/* One inner kind on packed records. */
+typedef struct kvfi_kind_ops {
+    /* Bytes of the prepared form of `n` queries (a multiple of 64). */
+    size_t (*prepared_bytes)(const kvf_part *part, int32_t n);
+    /* Once per head: q[n][stride] floats in the part's domain (rotated already), channels dim..dim_pad-1 zero. */
+    void (*prepare)(const kvf_part *part, const float *q, size_t stride, int32_t n, void *prepared);
+    /* s[v][t] = <q_v, key t> for the 64 tokens of a key record. */
+    void (*score)(const kvf_part *part, const void *record, const void *prepared, int32_t n, float *s);
+    /* acc[v][c] += sum_t w[v][t] * value_t[c], c < dim_pad, of a value record; in the part's domain. stride in floats. */
+    void (*mix)(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride);
+    /* Decodes in the part's domain: keys to tile[dim_pad][64] (channel-major), values to tile[64][dim_pad]. */
+    void (*unfold)(const kvf_part *part, const void *record, float *tile);
+} kvfi_kind_ops;
+
+typedef struct kvfi_kernels {
+    const char *name;
+    kvfi_kind_ops kind[KVF_KINDS];
+
+    /* Exact rows, few vectors: s[v][i] = <q_v, row i> for i < n (n <= 64); q[nv][q_stride]. */
+    void (*rows_score)(const kvfi_rows *rows, int32_t n, int32_t dim, const float *q, size_t q_stride, int32_t nv, float *s);
+    /* acc[v][c] += sum_{i<n} w[v][i] * row_i[c], c < dim. */
+    void (*rows_mix)(const kvfi_rows *rows, int32_t n, int32_t dim, const float *w, int32_t nv, float *acc, size_t stride);
+    /* Exact rows to tiles, many vectors: keys to tile[dim_pad][64], values to tile[64][dim_pad]; rows n..63 and padded channels
+     * become zero. */
+    void (*rows_unfold_k)(const kvfi_rows *rows, int32_t n, int32_t dim, int32_t dim_pad, float *tile);
+    void (*rows_unfold_v)(const kvfi_rows *rows, int32_t n, int32_t dim, int32_t dim_pad, float *tile);
+
+    /* Dense tiles, many vectors: s[v][t] = sum_c q[v][c] * tile[c][t];  acc[v][c] += sum_t w[v][t] * tile[t][c]. */
+    void (*tile_score)(const float *tile, int32_t dim_pad, const float *q, size_t q_stride, int32_t nv, float *s);
+    void (*tile_mix)(const float *tile, int32_t dim_pad, const float *w, int32_t nv, float *acc, size_t stride);
+
+    /* Online softmax of 64 scores of one vector (absent ones are -inf): raises *max, turns s into exp(s - *max), adds them to
+     * *sum after rescaling it, and returns the factor by which the accumulator must be multiplied (1 when the maximum stays).
+     * When everything so far is -inf: s becomes 0, nothing changes, returns 1. */
+    float (*softmax)(float *s, float *max, float *sum);
+
+    /* Orthonormal Hadamard in place: n vectors, dim channels, blocks of `block`. Bit-identical on every target: each butterfly
+     * (a, b) -> (a + b, a - b), strides 1, 2, 4, ..., then one multiplication by the f32 nearest 1/sqrt(block). */
+    void (*hadamard)(float *x, size_t stride, int32_t n, int32_t dim, int32_t block);
+} kvfi_kernels;
+
+/* Every instruction set once (isa.def), worst first. */
+int kvfi_cpu_count(void);
+const char *kvfi_cpu_name(int i);
+int kvfi_cpu_present(int i);
+
+/* Fills the table for `name` (NULL: $KVFOLD_CPU, else the best present): scalar, then every overlay up to it. Returns
+ * KVF_E_UNSUPPORTED with a sentence when the set is unknown, not built in, or absent from this processor. */
+int kvfi_kernels_select(const char *name, kvfi_kernels *k, char *error, size_t error_size);
+
+#endif
