@@ -1,0 +1,82 @@
+/* SPDX-License-Identifier: MIT */
+#include "base/exact.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+/* Nearest integer, ties to even, without a library call whose rounding could be set by the environment: adding and taking away
+ * 1.5 * 2^52 rounds in the last place. */
+static double nearest(double x)
+{
+    volatile double shifted = x + 6755399441055744.0;
+    return shifted - 6755399441055744.0;
+}
+
+/* pi/2 in three parts of 33 bits each, so that k times a part is exact for |k| < 2^20 (Cody and Waite, 1980). */
+static const double HALF_PI_1 = 0x1.921fb544p+0, HALF_PI_2 = 0x1.0b4611a6p-34, HALF_PI_3 = 0x1.3198a2e037073p-69;
+
+/* Taylor series on [-pi/4, pi/4]: the first term left out is below 2^-56 of the result. */
+static double series_sine(double x)
+{
+    static const double c[] = {1.0 / 355687428096000.0, -1.0 / 1307674368000.0, 1.0 / 6227020800.0, -1.0 / 39916800.0,
+                               1.0 / 362880.0, -1.0 / 5040.0, 1.0 / 120.0, -1.0 / 6.0};
+    double y = x * x, s = 0;
+    for (int i = 0; i < 8; i++) s = s * y + c[i];
+    return x + x * y * s;
+}
+
+static double series_cosine(double x)
+{
+    static const double c[] = {1.0 / 20922789888000.0, -1.0 / 87178291200.0, 1.0 / 479001600.0, -1.0 / 3628800.0,
+                               1.0 / 40320.0, -1.0 / 720.0, 1.0 / 24.0};
+    double y = x * x, s = 0;
+    for (int i = 0; i < 7; i++) s = s * y + c[i];
+    return (1.0 - 0.5 * y) + y * y * s;
+}
+
+void kvfi_sincos(double x, double *sine, double *cosine)
+{
+    double k = nearest(x * 0x1.45f306dc9c883p-1); /* 2 / pi */
+    double r = ((x - k * HALF_PI_1) - k * HALF_PI_2) - k * HALF_PI_3;
+    double s = series_sine(r), c = series_cosine(r);
+    switch ((int64_t)k & 3) {
+    case 0: *sine = s, *cosine = c; break;
+    case 1: *sine = c, *cosine = -s; break;
+    case 2: *sine = -s, *cosine = -c; break;
+    default: *sine = -c, *cosine = s; break;
+    }
+}
+
+double kvfi_log2(double x)
+{
+    uint64_t bits;
+    if (!(x >= 0x1p-1022 && x < HUGE_VAL)) return x > 0 ? HUGE_VAL : x == 0 ? -HUGE_VAL : NAN;
+    memcpy(&bits, &x, 8);
+    int64_t exponent = (int64_t)(bits >> 52) - 1023;
+    bits = (bits & 0xfffffffffffffu) | 0x3ff0000000000000u;
+    double m;
+    memcpy(&m, &bits, 8);
+    if (m > 0x1.6a09e667f3bcdp+0) m *= 0.5, exponent++; /* now in [sqrt(1/2), sqrt(2)] */
+    /* log m = 2 atanh z, z = (m - 1) / (m + 1), |z| < 0.1716: 12 terms reach 2^-60 */
+    double z = (m - 1) / (m + 1), y = z * z, s = 0;
+    for (int n = 23; n >= 3; n -= 2) s = (s + 1.0 / n) * y;
+    return (double)exponent + (z + z * s) * 0x1.71547652b82fep+1; /* 2 / ln 2 */
+}
+
+double kvfi_exp2(double x)
+{
+    if (x != x) return x;
+    if (x > 1000 || x < -1000) return x > 0 ? HUGE_VAL : 0;
+    double k = nearest(x), f = (x - k) * 0x1.62e42fefa39efp-1, s = 1; /* ln 2; |f| < 0.35: 16 terms reach 2^-60 */
+    for (int n = 16; n >= 1; n--) s = 1 + s * f / n;
+    uint64_t bits = (uint64_t)((int64_t)k + 1023) << 52;
+    double power;
+    memcpy(&power, &bits, 8);
+    return s * power;
+}
+
+double kvfi_power(double x, double p)
+{
+    return kvfi_exp2(p * kvfi_log2(x));
+}

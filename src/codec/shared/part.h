@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: MIT
+ * What setup and encode functions of several families share. */
+#ifndef KVFI_PART_H
+#define KVFI_PART_H
+
+#include "codec/codec.h"
+#include "codec/shared/layout.h"
+#include "gpu/kernels/shape.h"
+
+#define KVFI_DIM_MAX 1024
+
+/* Sections of a record and whole records start on a multiple of 64 bytes. */
+static inline size_t kvfi_align64(size_t bytes)
+{
+    return (bytes + 63) & ~(size_t)63;
+}
+
+/* Fills dim, dim_pad, the numbers of groups, the offsets and the size from kind, bits, groups and has_min, which must be set.
+ * Order of sections: codes (or f16 values), scales, minima. */
+void kvfi_part_layout(kvf_part *part, int32_t dim);
+
+/* The part as the kernels see it. */
+static inline kvfi_shape kvfi_shape_of(const kvf_part *part)
+{
+    return (kvfi_shape){
+        .keys = part->side == KVF_K,
+        .dim = part->dim,
+        .dim_pad = part->dim_pad,
+        .bits = part->bits,
+        .t_group = part->t_group,
+        .c_group = part->c_group,
+        .n_cg = part->n_cg,
+        .n_tg = part->n_tg,
+        .has_min = part->has_min,
+        .zero = part->zero,
+        .scale_offset = (uint32_t)part->scale_offset,
+        .min_offset = (uint32_t)part->min_offset,
+    };
+}
+
+/* An f16 section of a record. */
+static inline uint16_t *kvfi_halves(void *record, size_t offset)
+{
+    return (uint16_t *)(void *)((char *)record + offset);
+}
+
+/* For codecs whose name says everything: refuses digits behind it. */
+int kvfi_spec_no_bits(const kvf_spec *spec, char *error, size_t error_size);
+
+/* rot=h|none: *block becomes 0 or the largest power of two that divides dim. */
+int kvfi_spec_rotation(const kvf_spec *spec, int32_t dim, int32_t *block, char *error, size_t error_size);
+
+/* The 64 tokens x[64][dim], block by block, in place. */
+void kvfi_rotate_tokens(float *x, int32_t dim, int32_t block);
+
+#endif

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: MIT
+ * What this processor can do. A set counts as present only when the operating system also saves its registers. */
+#include "cpu/isa.h"
+
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+
+enum {
+    LEAF1_ECX_FMA = 1 << 12,
+    LEAF1_ECX_OSXSAVE = 1 << 27,
+    LEAF1_ECX_AVX = 1 << 28,
+    LEAF1_ECX_F16C = 1 << 29,
+    LEAF7_EBX_AVX2 = 1 << 5,
+    XCR0_YMM = 1 << 1 | 1 << 2 /* XMM and upper halves of YMM */
+};
+
+/* XCR0, the register sets that the system saves. Legal only after OSXSAVE was seen; assembly because the intrinsic would need a
+ * compiler flag that this file must not have. */
+static uint32_t saved_registers(void)
+{
+    uint32_t low, high;
+    __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+    return low;
+}
+
+static int has_avx2(void)
+{
+    const uint32_t need = LEAF1_ECX_FMA | LEAF1_ECX_OSXSAVE | LEAF1_ECX_AVX | LEAF1_ECX_F16C;
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d) || (c & need) != need) return 0;
+    if ((saved_registers() & XCR0_YMM) != XCR0_YMM) return 0;
+    return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & LEAF7_EBX_AVX2);
+}
+#else
+static int has_avx2(void)
+{
+    return 0;
+}
+#endif
+
+/* Advanced SIMD is part of the base AArch64 architecture. */
+static int has_neon(void)
+{
+#if defined(__aarch64__)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
+int kvfi_isa_detect(kvfi_isa isa)
+{
+    switch (isa) {
+    case KVFI_ISA_scalar: return 1;
+    case KVFI_ISA_avx2: return has_avx2();
+    case KVFI_ISA_neon: return has_neon();
+    case KVFI_ISAS: break;
+    }
+    return 0;
+}

@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT
+ * Small things of the NEON folder, all static. */
+#ifndef KVFI_NEON_SIMD_H
+#define KVFI_NEON_SIMD_H
+
+#include "cpu/kernels.h"
+
+#include <arm_neon.h>
+#include <string.h>
+
+#define KVFI_INLINE static inline __attribute__((always_inline))
+#define KVFI_UNROLL _Pragma("GCC unroll 16")
+
+KVFI_INLINE float32x4_t half4(const uint16_t *p)
+{
+    return vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(p)));
+}
+
+/* The sums of four vectors. */
+KVFI_INLINE float32x4_t sum4x4(float32x4_t a, float32x4_t b, float32x4_t c, float32x4_t d)
+{
+    return vpaddq_f32(vpaddq_f32(a, b), vpaddq_f32(c, d));
+}
+
+/* Elements c .. c+3 of a row of f16 or f32, of which those from c + count on do not exist and read as zero. */
+KVFI_INLINE float32x4_t row4(kvf_type type, const char *row, int c, int count)
+{
+    if (type == KVF_F32) {
+        if (count >= 4) return vld1q_f32((const float *)(const void *)(row + (size_t)c * sizeof(float)));
+        float some[4] = {0};
+        memcpy(some, row + (size_t)c * sizeof(float), (size_t)(count > 0 ? count : 0) * sizeof some[0]);
+        return vld1q_f32(some);
+    }
+    if (count >= 4) return half4((const uint16_t *)(const void *)(row + (size_t)c * sizeof(uint16_t)));
+    uint16_t some[4] = {0};
+    memcpy(some, row + (size_t)c * sizeof(uint16_t), (size_t)(count > 0 ? count : 0) * sizeof some[0]);
+    return half4(some);
+}
+
+/* Starts fetching a line that will be wanted soon; any address will do. */
+KVFI_INLINE void fetch(uintptr_t address)
+{
+    __builtin_prefetch((const void *)address);
+}
+
+void kvfi_neon_coded(kvfi_kernels *k);
+void kvfi_neon_half(kvfi_kernels *k);
+void kvfi_neon_rows(kvfi_kernels *k);
+void kvfi_neon_tile(kvfi_kernels *k);
+void kvfi_neon_softmax(kvfi_kernels *k);
+void kvfi_neon_hadamard(kvfi_kernels *k);
+
+#endif

@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+#include "cpu/scalar/scalar.h"
+
+#include "codec/shared/part.h"
+#include "cpu/isa.h"
+#include "gpu/kernels/attend.h"
+
+#include <string.h>
+
+size_t kvfi_scalar_prepared_bytes(const kvf_part *part, int32_t n)
+{
+    size_t sums = part->has_min ? (size_t)part->n_cg : 0;
+    return kvfi_align64((size_t)n * ((size_t)part->dim_pad + sums) * sizeof(float));
+}
+
+void kvfi_scalar_prepare(const kvf_part *part, const float *q, size_t stride, int32_t n, void *prepared)
+{
+    kvfi_shape s = kvfi_shape_of(part);
+    float *copy = prepared, *sums = copy + (size_t)n * (size_t)s.dim_pad;
+    for (int32_t v = 0; v < n; v++) {
+        memcpy(copy + (size_t)v * (size_t)s.dim_pad, q + (size_t)v * stride, (size_t)s.dim_pad * sizeof(float));
+        for (int g = 0; s.has_min && g < s.n_cg; g++)
+            sums[v * s.n_cg + g] = kvfi_group_sum(q + (size_t)v * stride, g * s.c_group, kvfi_group_size(&s, g));
+    }
+}
+
+void kvfi_kernels_scalar(kvfi_kernels *k)
+{
+    memset(k, 0, sizeof *k);
+    k->name = "scalar";
+    kvfi_scalar_half(&k->kind[KVF_KIND_HALF]);
+    kvfi_scalar_token(&k->kind[KVF_KIND_TOKEN]);
+    kvfi_scalar_channel(&k->kind[KVF_KIND_CHANNEL]);
+    kvfi_scalar_rows(k);
+    kvfi_scalar_tiles(k);
+    k->softmax = kvfi_scalar_softmax;
+    k->hadamard = kvfi_scalar_hadamard;
+}

@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT
+ * The scalar kernels: the specification that every other instruction set is tested against.
+ *
+ * Each keeps the sums and the order of the one-at-a-time definitions in gpu/kernels/attend.h, to the last bit; what is added is
+ * that a row of codes is fetched once for all vectors. Vectors are taken TILE at a time, lanes in chunks of 64. */
+#ifndef KVFI_SCALAR_H
+#define KVFI_SCALAR_H
+
+#include "cpu/kernels.h"
+#include "gpu/kernels/shape.h"
+
+enum { KVFI_TILE = 8, KVFI_CHUNK = 64 };
+
+/* Each file's own part of the table. */
+void kvfi_scalar_half(kvfi_kind_ops *ops);
+void kvfi_scalar_token(kvfi_kind_ops *ops);
+void kvfi_scalar_channel(kvfi_kind_ops *ops);
+void kvfi_scalar_rows(kvfi_kernels *k);
+void kvfi_scalar_tiles(kvfi_kernels *k);
+float kvfi_scalar_softmax(float *s, float *max, float *sum);
+void kvfi_scalar_hadamard(float *x, size_t stride, int32_t n, int32_t dim, int32_t block);
+
+/* Prepared queries of every kind: floats [n][dim_pad]; with minima and channel groups their sums follow, [n][n_cg]. */
+size_t kvfi_scalar_prepared_bytes(const kvf_part *part, int32_t n);
+void kvfi_scalar_prepare(const kvf_part *part, const float *q, size_t stride, int32_t n, void *prepared);
+
+/* row[i] = code (r, first + i) minus zero; first and count are multiples of 16. */
+static inline void kvfi_scalar_code_row(const kvfi_shape *s, const void *record, int r, int first, int count, float *row)
+{
+    uint8_t codes[KVFI_CHUNK];
+    kvfi_codes_get_row(record, s->bits, kvfi_reduction(s), kvfi_lanes(s), r, first, count, codes);
+    for (int i = 0; i < count; i++) row[i] = (float)codes[i] - s->zero;
+}
+
+/* sum[v][i] += q[v * q_stride] * row[i] for i < 64: one channel of the scores of n <= KVFI_TILE vectors. */
+static inline void kvfi_scalar_add(float sum[][KVFI_CHUNK], const float *q, size_t q_stride, int32_t n, const float *row)
+{
+    for (int32_t v = 0; v < n; v++)
+        for (int i = 0; i < KVFI_CHUNK; i++) sum[v][i] += q[(size_t)v * q_stride] * row[i];
+}
+
+#endif
