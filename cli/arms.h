@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT
+ * Lists of cache arms as the command line writes them: K/V,K/V,... with presets among them. */
+#ifndef KVFOLD_CLI_ARMS_H
+#define KVFOLD_CLI_ARMS_H
+
+#include "kv.h"
+
+enum { CLI_ARMS_MOST = 32 };
+
+typedef struct cli_arms {
+    kv_choice arm[CLI_ARMS_MOST];
+    int n;
+} cli_arms;
+
+/* Characters of the first arm of a list. It ends at a comma, but not at one that is followed by a piece in which '=' comes before
+ * any ':' or '/': that piece continues the arm, because options of a codec are separated by commas too. */
+size_t cli_arm_length(const char *list);
+
+/* Makes a choice of each arm of `list` (the value of --kv), with the other settings the same for all. CLI_GO, or CLI_USAGE or
+ * CLI_CANNOT after a sentence, with nothing to free. */
+int cli_arms_make(cli_arms *arms, const char *list, const kv_settings *others);
+void cli_arms_free(cli_arms *arms);
+
+#endif

@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: MIT
+ * Prompt in, text out: batches of the prompt, sampling, streaming.
+ */
+#include "run.h"
+#include "progress.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *run_stop_name(run_stop stop)
+{
+    static const char *const name[] = {
+#define RUN_STOP(name, text) text,
+        RUN_STOPS(RUN_STOP)
+#undef RUN_STOP
+    };
+    return name[stop];
+}
+
+static double seconds(void)
+{
+    return (double)llama_time_us() * 1e-6;
+}
+
+/* ---- opening --------------------------------------------------------------------------------------------------------------- */
+
+static struct llama_sampler *make_sampler(const run_settings *set, int32_t n_vocab)
+{
+    struct llama_sampler *chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
+    if (set->repeat != 1.0)
+        llama_sampler_chain_add(chain, llama_sampler_init_penalties(n_vocab, (int32_t)set->repeat_last, (float)set->repeat, 0, 0));
+    if (set->temp <= 0) {
+        llama_sampler_chain_add(chain, llama_sampler_init_greedy());
+        return chain;
+    }
+    llama_sampler_chain_add(chain, llama_sampler_init_top_k((int32_t)set->top_k));
+    llama_sampler_chain_add(chain, llama_sampler_init_top_p((float)set->top_p, 1));
+    llama_sampler_chain_add(chain, llama_sampler_init_min_p((float)set->min_p, 1));
+    llama_sampler_chain_add(chain, llama_sampler_init_temp((float)set->temp));
+    uint32_t seed = set->seed < 0 ? LLAMA_DEFAULT_SEED : (uint32_t)set->seed;
+    llama_sampler_chain_add(chain, llama_sampler_init_dist(seed));
+    return chain;
+}
+
+static void find_ends(generator *g)
+{
+    g->end = cli_alloc((size_t)g->n_vocab, sizeof *g->end);
+    for (llama_token id = 0; id < g->n_vocab; id++) {
+        if (llama_vocab_is_eog(g->s->vocab, id))
+            g->end[g->n_end++] = id;
+    }
+}
+
+int generator_open(generator *g, session *s, const run_settings *set)
+{
+    *g = (generator){.s = s, .set = set};
+    g->n_vocab = llama_vocab_n_tokens(s->vocab);
+    if (g->n_vocab <= 0) {
+        cli_error("'%s' has no vocabulary, so it cannot read or write text", set->model);
+        return CLI_CANNOT;
+    }
+    g->candidate = cli_alloc((size_t)g->n_vocab, sizeof *g->candidate);
+    find_ends(g);
+    g->sampler = make_sampler(set, g->n_vocab);
+    g->batch = llama_batch_init(s->host.n_batch, 0, 1);
+    return CLI_GO;
+}
+
+void generator_close(generator *g)
+{
+    if (g->sampler)
+        llama_sampler_free(g->sampler);
+    if (g->batch.token)
+        llama_batch_free(g->batch);
+    free(g->candidate);
+    free(g->end);
+    free(g->turn);
+    cli_text_free(&g->held);
+    cli_text_free(&g->text);
+}
+
+run_stop generator_stop(const generator *g)
+{
+    return g->n_turns ? g->turn[g->n_turns - 1].stop : STOP_NONE;
+}
+
+/* ---- decoding -------------------------------------------------------------------------------------------------------------- */
+
+static int64_t tokens_held(const generator *g)
+{
+    return (int64_t)kvf_llama_pos_max(g->s->fold, 0) + 1;
+}
+
+/* One host batch. CLI_GO (also when Ctrl-C stopped it) or an exit code. */
+static int decode(generator *g, const llama_token *token, int32_t n, bool last)
+{
+    int32_t pos = (int32_t)tokens_held(g);
+    struct llama_batch *b = &g->batch;
+    for (int32_t i = 0; i < n; i++) {
+        b->token[i] = token[i];
+        b->pos[i] = pos + i;
+        b->n_seq_id[i] = 1;
+        b->seq_id[i][0] = 0;
+        b->logits[i] = last && i == n - 1;
+    }
+    b->n_tokens = n;
+    int rc = kvf_llama_decode(g->s->fold, *b);
+    if (rc == KVF_OK || cli_interrupted())
+        return CLI_GO;
+    cli_error("%s", kvf_llama_error(g->s->fold));
+    return cli_exit_of(rc);
+}
+
+static int prefill(generator *g, const llama_token *token, int64_t n)
+{
+    int32_t step = g->s->host.n_batch;
+    progress bar = progress_begin("prompt", "tokens", n > step ? n : 0);
+    double start = seconds();
+    int code = CLI_GO;
+    for (int64_t i = 0; code == CLI_GO && i < n && !cli_interrupted(); i += step) {
+        int64_t count = n - i < step ? n - i : step;
+        code = decode(g, token + i, (int32_t)count, i + count == n);
+        progress_set(&bar, i + count);
+    }
+    progress_end(&bar);
+    g->prefill_seconds += seconds() - start;
+    g->prefill_tokens += n;
+    return code;
+}
+
+/* ---- sampling -------------------------------------------------------------------------------------------------------------- */
+
+static int sample(generator *g, llama_token *token)
+{
+    const float *logits = kvf_llama_logits_ith(g->s->fold, -1);
+    if (!logits) {
+        cli_error("libllama gave no logits for the last token");
+        return CLI_CANNOT;
+    }
+    for (llama_token id = 0; id < g->n_vocab; id++) {
+        if (isnan(logits[id])) {
+            cli_error("the model computes NaN: the weights in '%s' are damaged", g->set->model);
+            return CLI_DAMAGED;
+        }
+        g->candidate[id] = (llama_token_data){.id = id, .logit = logits[id], .p = 0};
+    }
+    for (int32_t i = 0; g->set->ignore_eos && i < g->n_end; i++)
+        g->candidate[g->end[i]].logit = -INFINITY;
+    llama_token_data_array list = {.data = g->candidate, .size = (size_t)g->n_vocab, .selected = -1, .sorted = false};
+    llama_sampler_apply(g->sampler, &list);
+    if (list.selected < 0 || (size_t)list.selected >= list.size) {
+        cli_error("the samplers chose no token");
+        return CLI_CANNOT;
+    }
+    *token = list.data[list.selected].id;
+    llama_sampler_accept(g->sampler, *token);
+    return CLI_GO;
+}
+
+/* ---- text ------------------------------------------------------------------------------------------------------------------ */
+
+/* Bytes before a sequence that is cut off by the end. */
+static size_t complete(const cli_text *t)
+{
+    size_t done = 0;
+    while (done < t->length) {
+        int step = cli_utf8_step(t->data + done, t->length - done);
+        if (step == 0)
+            break;
+        done += (size_t)(step > 0 ? step : 1);
+    }
+    return done;
+}
+
+/* Adds bytes to the text and shows what is complete; the rest waits for the next token, unless this is the end. */
+static bool emit(generator *g, const char *bytes, size_t n, bool end)
+{
+    size_t shown = g->text.length;
+    cli_text_add(&g->held, bytes, n);
+    size_t done = end ? g->held.length : complete(&g->held);
+    cli_utf8_add(&g->text, g->held.data, done);
+    memmove(g->held.data, g->held.data + done, g->held.length - done);
+    g->held.length -= done;
+    if (g->set->json || g->text.length == shown)
+        return true;
+    fwrite(g->text.data + shown, 1, g->text.length - shown, stdout);
+    return fflush(stdout) == 0 && !ferror(stdout);
+}
+
+static bool emit_token(generator *g, llama_token token)
+{
+    char small[256];
+    int32_t n = llama_token_to_piece(g->s->vocab, token, small, sizeof small, 0, false);
+    if (n >= 0)
+        return emit(g, small, (size_t)n, false);
+    char *large = cli_alloc((size_t)-n, 1);
+    n = llama_token_to_piece(g->s->vocab, token, large, -n, 0, false);
+    bool fine = n < 0 || emit(g, large, (size_t)n, false);
+    free(large);
+    return fine;
+}
+
+/* Did the text from `begin` on just come to contain a reverse prompt? Looks only where the newest bytes take part. */
+static bool reversed(const generator *g, size_t begin, size_t before)
+{
+    for (int i = 0; i < g->set->reverse.n; i++) {
+        const char *wanted = g->set->reverse.item[i];
+        size_t n = strlen(wanted), from = before > begin + n ? before - n : begin;
+        if (n > 0 && g->text.length > from && strstr(g->text.data + from, wanted))
+            return true;
+    }
+    return false;
+}
+
+/* ---- a turn ---------------------------------------------------------------------------------------------------------------- */
+
+static run_turn *add_turn(generator *g)
+{
+    run_turn *grown = cli_alloc(g->n_turns + 1, sizeof *grown);
+    if (g->n_turns > 0)
+        memcpy(grown, g->turn, g->n_turns * sizeof *grown);
+    free(g->turn);
+    g->turn = grown;
+    if (g->n_turns > 0)
+        cli_text_add(&g->text, "\n", 1); /* between turns */
+    run_turn *t = &g->turn[g->n_turns++];
+    t->kept = tokens_held(g);
+    t->text = g->text.length;
+    return t;
+}
+
+static void say_full(const generator *g)
+{
+    cli_note("the context of %lld tokens (-c) is full: generation stops, nothing is dropped (--evict none). "
+             "Give a larger -c to go on", (long long)g->s->context);
+}
+
+/* A turn that does not fit: fatal for the first one, the end of the conversation for a later one. */
+static int does_not_fit(const generator *g, run_turn *t, int64_t n)
+{
+    t->stop = STOP_CONTEXT;
+    if (g->n_turns > 1) {
+        say_full(g);
+        return CLI_GO;
+    }
+    cli_error("the prompt has %lld tokens, the context (-c) holds %lld: nothing is dropped (--evict none). Give -c %lld or more",
+              (long long)n, (long long)g->s->context, (long long)n + 1);
+    return CLI_CANNOT;
+}
+
+static run_stop why_stop(const generator *g, const run_turn *t)
+{
+    if (cli_interrupted())
+        return STOP_INTERRUPTED;
+    if (g->set->predict >= 0 && t->generated >= g->set->predict)
+        return STOP_LENGTH;
+    return g->has_pending && tokens_held(g) >= g->s->context ? STOP_CONTEXT : STOP_NONE;
+}
+
+static int feed_pending(generator *g)
+{
+    if (!g->has_pending)
+        return CLI_GO;
+    int code = decode(g, &g->pending, 1, true);
+    if (code == CLI_GO && !cli_interrupted()) {
+        g->has_pending = false;
+        g->decode_tokens++;
+    }
+    return code;
+}
+
+/* Samples and shows the next token. It stays pending: it enters the cache only when something follows it. */
+static int next_token(generator *g, run_turn *t)
+{
+    llama_token token;
+    int code = sample(g, &token);
+    if (code != CLI_GO)
+        return code;
+    if (llama_vocab_is_eog(g->s->vocab, token)) {
+        t->stop = STOP_END;
+        return CLI_GO;
+    }
+    size_t before = g->text.length;
+    t->generated++;
+    g->pending = token;
+    g->has_pending = true;
+    if (!emit_token(g, token))
+        return cli_finish(CLI_CANNOT);
+    if (reversed(g, t->text, before))
+        t->stop = STOP_REVERSE;
+    return CLI_GO;
+}
+
+static int generate(generator *g, run_turn *t)
+{
+    double start = seconds();
+    int code = CLI_GO;
+    while (code == CLI_GO && (t->stop = why_stop(g, t)) == STOP_NONE) {
+        code = feed_pending(g);
+        if (code != CLI_GO || cli_interrupted())
+            continue;
+        code = next_token(g, t);
+        if (t->stop != STOP_NONE)
+            break;
+    }
+    g->decode_seconds += seconds() - start;
+    if (code == CLI_GO && !emit(g, "", 0, true))
+        code = cli_finish(CLI_CANNOT);
+    if (code == CLI_GO && t->stop == STOP_CONTEXT)
+        say_full(g);
+    return code;
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
+
+/* Some templates write the beginning-of-text token that the tokenizer adds as well; and a tokenizer may add an end. */
+static int32_t trim_special(const struct llama_vocab *vocab, llama_token *token, int32_t n)
+{
+    llama_token bos = llama_vocab_bos(vocab), eos = llama_vocab_eos(vocab);
+    if (n > 0 && llama_vocab_get_add_eos(vocab) && token[n - 1] == eos)
+        n--;
+    if (n < 2 || bos == LLAMA_TOKEN_NULL || token[0] != bos || token[1] != bos)
+        return n;
+    memmove(token, token + 1, (size_t)(n - 1) * sizeof *token);
+    return n - 1;
+}
+
+/* Tokens of the text, after the pending one if there is one. Returns how many, with the list to be freed; -1 on failure. */
+static int64_t tokenize(generator *g, const char *text, size_t length, llama_token **token)
+{
+    bool first = tokens_held(g) == 0 && !g->has_pending;
+    if (length > INT32_MAX / 2) {
+        cli_error("the prompt has %zu bytes, more than the %d that can be tokenized", length, INT32_MAX / 2);
+        return -1;
+    }
+    int32_t room = (int32_t)length + 8;
+    *token = cli_alloc((size_t)room + 1, sizeof **token);
+    **token = g->pending;
+    int32_t shift = g->has_pending;
+    int32_t n = llama_tokenize(g->s->vocab, text, (int32_t)length, *token + shift, room, first, true);
+    if (n < 0) {
+        cli_error("libllama cannot tokenize the prompt");
+        free(*token);
+        *token = NULL;
+        return -1;
+    }
+    return shift + (first ? trim_special(g->s->vocab, *token, n) : n);
+}
+
+int generate_turn(generator *g, const char *text, size_t length)
+{
+    llama_token *token = NULL;
+    run_turn *t = add_turn(g);
+    int64_t n = tokenize(g, text, length, &token);
+    if (n < 0)
+        return CLI_CANNOT;
+    int code = CLI_GO;
+    if (n == 0) {
+        cli_error("the prompt has no tokens: there is nothing to continue");
+        code = CLI_USAGE;
+    } else if (t->kept + n > g->s->context) {
+        code = does_not_fit(g, t, n);
+    } else {
+        t->prompt = n - g->has_pending;
+        g->has_pending = false;
+        code = prefill(g, token, n);
+        if (code == CLI_GO)
+            code = generate(g, t);
+    }
+    free(token);
+    return code;
+}

@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT
+ * How to fold: the options that run, plan and inspect share, and what they add up to.
+ */
+#ifndef KVFOLD_CLI_KV_H
+#define KVFOLD_CLI_KV_H
+
+#include "options.h"
+
+typedef struct kv_settings {
+    const char *kv, *k, *v, *cpu, *evict;
+    cli_list layers;
+    int64_t sink, recent; /* -1: not given */
+} kv_settings;
+
+/* Rows of an option table; S is the struct with a member `kv` of type kv_settings. */
+#define KV_OPTIONS(S)                                                                                                           \
+    {.kind = CLI_HEADING, .help = "the folded cache"},                                                                          \
+    {"--kv", "K/V|PRESET", CLI_STRING, offsetof(S, kv.kv), 0, 0, NULL, NULL, NULL,                                              \
+     "codecs of keys and values, as kivi4/kivi4, or a preset that stands for both and its sink and window; kvfold list has "    \
+     "them (default: the preset marked so there)"},                                                                             \
+    {"-ctk --cache-type-k", "CODEC", CLI_STRING, offsetof(S, kv.k), 0, 0, NULL, NULL, NULL, "codec of keys alone"},             \
+    {"-ctv --cache-type-v", "CODEC", CLI_STRING, offsetof(S, kv.v), 0, 0, NULL, NULL, NULL, "codec of values alone"},           \
+    {"--kv-layer", "LAYERS=K/V", CLI_REPEAT, offsetof(S, kv.layers), 0, 0, NULL, NULL, NULL,                                    \
+     "other codecs for some layers, as 0,1,29=q8_0 (keys and values) or 5=kivi4/kivi2; may be given several times"},            \
+    {"--sink", "S", CLI_INTEGER, offsetof(S, kv.sink), 0, 64, NULL, NULL, NULL,                                                 \
+     "first tokens that stay exact, 0 to 64 (default: that of the preset, 4)"},                                                 \
+    {"--window --recent", "R", CLI_INTEGER, offsetof(S, kv.recent), 0, 65536, NULL, NULL, NULL,                                 \
+     "newest tokens that stay exact, 0 to 65536; R to R+63 are (default: that of the preset, 64)"},                             \
+    {"--evict", "POLICY", CLI_CHOICE, offsetof(S, kv.evict), 0, 0, "none", "none",                                              \
+     "This version drops no tokens", "which tokens may be dropped"},                                                            \
+    {"--cpu", "SET", CLI_STRING, offsetof(S, kv.cpu), 0, 0, NULL, NULL, NULL,                                                   \
+     "instruction set of the attention, as scalar or avx2 (default: the best present, or KVFOLD_CPU)"}
+
+enum { KV_SPEC = 128 }; /* room for a codec spec */
+
+/* One --kv-layer. */
+typedef struct kv_override {
+    const char *list; /* "0,1,29", in argv */
+    size_t length;
+    char k[KV_SPEC], v[KV_SPEC];
+} kv_override;
+
+/* What the options add up to. Strings live as long as argv and the choice. */
+typedef struct kv_choice {
+    const char *preset; /* NULL when the codecs were named one by one */
+    const char *k, *v, *cpu;
+    int32_t sink, recent;
+    kv_override override[CLI_LIST_MOST]; /* the last one that names a layer holds */
+    int n_overrides;
+    cli_text layers;    /* all of them in the form of kvf_llama_params.kv_layer; data NULL when none */
+    char own[2][KV_SPEC];
+} kv_choice;
+
+void kv_settings_init(kv_settings *s);
+
+/* CLI_GO, or CLI_USAGE after a sentence: unknown preset, codec or instruction set, malformed override. */
+int kv_choice_make(kv_choice *c, const kv_settings *s);
+void kv_choice_free(kv_choice *c);
+
+/* Codecs of one layer; NULL where the default ones hold. */
+void kv_choice_of_layer(const kv_choice *c, int32_t layer, const char **k, const char **v);
+
+/* Largest layer number in the overrides, -1 when there are none. */
+int32_t kv_choice_last_layer(const kv_choice *c);
+
+#endif
