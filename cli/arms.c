@@ -11,8 +11,7 @@ static bool continues(const char *piece)
 size_t cli_arm_length(const char *list)
 {
     const char *p = list + strcspn(list, ",");
-    while (*p && continues(p + 1))
-        p += 1 + strcspn(p + 1, ",");
+    while (*p && continues(p + 1)) p += 1 + strcspn(p + 1, ",");
     return (size_t)(p - list);
 }
 
@@ -31,8 +30,7 @@ static int add(cli_arms *arms, const char *text, size_t n, const kv_settings *ot
     kv_settings one = *others;
     one.kv = arm;
     int code = kv_choice_make(&arms->arm[arms->n], &one);
-    if (code == CLI_GO)
-        arms->n++;
+    if (code == CLI_GO) arms->n++;
     return code;
 }
 
@@ -45,17 +43,14 @@ int cli_arms_make(cli_arms *arms, const char *list, const kv_settings *others)
         size_t n = cli_arm_length(p);
         code = add(arms, p, n, others);
         p += n;
-        if (!*p)
-            break;
+        if (!*p) break;
     }
-    if (code != CLI_GO)
-        cli_arms_free(arms);
+    if (code != CLI_GO) cli_arms_free(arms);
     return code;
 }
 
 void cli_arms_free(cli_arms *arms)
 {
-    for (int i = 0; i < arms->n; i++)
-        kv_choice_free(&arms->arm[i]);
+    for (int i = 0; i < arms->n; i++) kv_choice_free(&arms->arm[i]);
     arms->n = 0;
 }

@@ -7,13 +7,10 @@
 int cmd_bench(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "attend") == 0) return bench_attend(argc - 1, argv + 1);
-    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) {
-        printf("usage: kvfold bench attend [OPTIONS]\n\n"
-               "attend   attention of one decoded token: our codecs and libllama's own caches in one run\n\n"
-               "kvfold bench attend --help lists the options.\n");
-        return cli_finish(CLI_DONE);
-    }
-    if (argc > 1) cli_error("bench: unknown subject '%s'; there is: attend", argv[1]);
-    else cli_error("bench: what? There is: attend (kvfold bench attend --help lists its options)");
+    if (argc > 1 && (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0)) return bench_attend(argc, argv);
+    if (argc > 1)
+        cli_error("bench: unknown subject '%s'; there is: attend", argv[1]);
+    else
+        cli_error("bench: what? There is: attend (kvfold bench attend --help lists its options)");
     return CLI_USAGE;
 }

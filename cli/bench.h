@@ -7,7 +7,7 @@
 #ifndef KVFOLD_CLI_BENCH_H
 #define KVFOLD_CLI_BENCH_H
 
-#include "kv.h"
+#include "arms.h"
 #include "measure.h"
 
 #include <stddef.h>
@@ -39,10 +39,10 @@ typedef struct bench_arm {
     char name[96];
     size_t bytes; /* K and V that one call reads */
     int layers;   /* calls of one sample */
-    const char *cpu; /* instruction set in use, NULL: not ours to tell */
+    char cpu[16]; /* instruction set in use, empty: not ours to tell */
     void *self;
-    void (*run)(void *self);                               /* every layer once */
-    const float *(*output)(void *self, int layer);         /* [q_heads][head_dim] of the last run */
+    void (*run)(void *self);                       /* every layer once */
+    const float *(*output)(void *self, int layer); /* [q_heads][head_dim] of the last run */
     /* The K and V that the arm really holds, decoded: k, v[context][head_dim] of one KV head. 0, or -1 on failure. */
     int (*decode)(void *self, int layer, int head, float *k, float *v);
     void (*release)(void *self);
@@ -72,8 +72,8 @@ int bench_read_create(size_t bytes, int threads, bench_arm *arm);
 
 typedef struct bench_row {
     bench_arm arm;
-    int ours;      /* 0: one of libllama's */
-    double error;  /* of bench_error */
+    int ours;     /* 0: one of libllama's */
+    double error; /* of bench_error */
     measure_summary time;
     measure_ratio ratio; /* against the fastest row of libllama */
 } bench_row;
@@ -85,17 +85,17 @@ typedef struct bench_result {
     int context;
     bench_row row[BENCH_ROWS_MOST];
     int n_rows;
-    int baseline;               /* the fastest row of libllama */
-    int repeated;               /* the row of libllama that was timed against itself: the fastest at first sight */
+    int baseline; /* the fastest row of libllama */
+    int repeated; /* the row of libllama that was timed against itself: the fastest at first sight */
     measure_ratio against_itself;
-    double floor;               /* of the noise */
-    measure_summary read;       /* microseconds of one read-only sum */
+    double floor;         /* of the noise */
+    measure_summary read; /* microseconds of one read-only sum */
     size_t read_bytes;
     measure_rounds rounds;
-    int interrupted;
 } bench_result;
 
 typedef struct bench_refusal {
+    int ours;
     char reason[600];
 } bench_refusal;
 
@@ -105,11 +105,16 @@ typedef struct bench_report {
     bench_result *result; /* [n_results] one a context */
     int n_results, n_refused;
     bench_refusal refused[BENCH_ROWS_MOST];
-    size_t cache;         /* bytes of the last-level cache */
+    size_t cache; /* bytes of the last-level cache */
+    size_t pool;  /* bytes that the inputs of a row outgrow */
+    int interrupted;
 } bench_report;
 
 /* Relative errors of our rows above this are called wrong. */
 #define BENCH_ERROR_LIMIT 2e-3
+
+/* Times and checks all rows at one context and adds the result to the report. CLI_GO, or an exit code after a sentence. */
+int bench_context(bench_report *report, const cli_arms *arms, int context, int samples);
 
 size_t bench_last_level_cache(void); /* bytes; a generous guess where the system does not tell */
 void bench_print(const bench_report *r);

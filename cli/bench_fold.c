@@ -16,7 +16,7 @@ typedef struct fold {
     const kv_choice *choice;
     int layers;
     kvf_params params;
-    kvf_layer *layer;   /* [layers] */
+    kvf_layer *layer; /* [layers] */
     kvf_cache *cache;
     kvf_attention *ask; /* [layers] */
     int32_t *cells;     /* [layers][PREFILL] */
@@ -75,7 +75,8 @@ static int fill(fold *f)
 {
     const bench_shape *s = &f->data->shape;
     int history = s->context - 1, code = kvf_reserve(f->cache, s->context, 1, PREFILL);
-    for (int t = 0; code == KVF_OK && t < history; t += PREFILL) code = append(f, t, history - t < PREFILL ? history - t : PREFILL);
+    for (int t = 0; code == KVF_OK && t < history; t += PREFILL)
+        code = append(f, t, history - t < PREFILL ? history - t : PREFILL);
     kvf_token last = {0, history};
     return code == KVF_OK ? kvf_batch_begin(f->cache, &last, 1) : code;
 }
@@ -89,7 +90,8 @@ static void write_requests(fold *f)
         kvf_attention_init(a);
         f->cells[(size_t)l * PREFILL] = bench_row_of(f->data, l, s->context - 1);
         a->layer = l;
-        a->q = (kvf_view){.data = bench_query(f->data, l), .type = KVF_F32, .token_stride = head * s->q_heads, .head_stride = head};
+        a->q =
+            (kvf_view){.data = bench_query(f->data, l), .type = KVF_F32, .token_stride = head * s->q_heads, .head_stride = head};
         a->k = rows_of(f->data, f->data->k);
         a->v = rows_of(f->data, f->data->v);
         a->cells = f->cells + (size_t)l * PREFILL;
@@ -123,6 +125,13 @@ static const float *output(void *self, int layer)
     return ((fold *)self)->ask[layer].out;
 }
 
+/* Blocks of the history that are packed. */
+static int sealed_blocks(const fold *f)
+{
+    int history = f->data->shape.context - 1 - f->choice->recent;
+    return history > 0 ? history / KVF_BLOCK : 0;
+}
+
 static void widen(const fold *f, const uint16_t *rows, int layer, int head, int t0, int n, float *to)
 {
     const bench_shape *s = &f->data->shape;
@@ -146,7 +155,7 @@ static int decode_side(const fold *f, kvf_side side, int layer, int head, float 
     if (!record) return -1;
     int code = KVF_OK, history = s->context - 1;
     widen(f, rows, layer, head, 0, s->context, x);
-    for (int b = 0; code == KVF_OK && (b + 1) * KVF_BLOCK + f->params.recent <= history; b++) {
+    for (int b = 0; code == KVF_OK && b < sealed_blocks(f); b++) {
         float *block = x + (size_t)b * KVF_BLOCK * dim;
         code = kvf_op_encode(spec, side, s->head_dim, block, record);
         if (code == KVF_OK) code = kvf_op_decode(spec, side, s->head_dim, record, block);
@@ -174,16 +183,17 @@ static void release(void *self)
     free(f);
 }
 
-/* Bytes of one layer that holds the whole context, or a negative kvf_error. */
-static int64_t layer_bytes(fold *f)
+/* What one call reads of one side: sealed blocks, exact rows, and the sink again, whose codes lie in block 0 too. 0: the codec cannot
+ * serve this shape, with a sentence in f->error. */
+static size_t side_bytes(fold *f, kvf_side side)
 {
-    kvf_layer one;
-    f->layer = &one;
-    f->layers = 1;
-    describe(f);
-    int64_t n = kvf_bytes(&f->params, f->data->shape.context);
-    f->layer = NULL;
-    return n;
+    const bench_shape *s = &f->data->shape;
+    const char *spec = side == KVF_K ? f->choice->k : f->choice->v;
+    size_t sealed = (size_t)sealed_blocks(f), exact = (size_t)s->context - sealed * KVF_BLOCK;
+    kvf_spec_info info;
+    if (kvf_spec_check(spec, side, s->head_dim, &info, f->error, sizeof f->error) != KVF_OK) return 0;
+    if (sealed) exact += (size_t)f->choice->sink;
+    return (size_t)s->kv_heads * (sealed * info.block_bytes + exact * (size_t)s->head_dim * sizeof(uint16_t));
 }
 
 static int allocate(fold *f)
@@ -200,10 +210,10 @@ static int allocate(fold *f)
 /* f->error receives the sentence. */
 static int build(fold *f, size_t pool, bench_arm *arm)
 {
-    int64_t bytes = layer_bytes(f);
-    if (bytes < 0) return -1;
-    arm->bytes = (size_t)bytes;
-    arm->layers = f->layers = bench_layers((size_t)bytes, pool);
+    size_t k = side_bytes(f, KVF_K), v = k ? side_bytes(f, KVF_V) : 0;
+    if (!v) return -1;
+    arm->bytes = k + v;
+    arm->layers = f->layers = bench_layers(arm->bytes, pool);
     if (allocate(f) != 0) {
         snprintf(f->error, sizeof f->error, "out of memory");
         return -1;
@@ -216,7 +226,7 @@ static int build(fold *f, size_t pool, bench_arm *arm)
     }
     write_requests(f);
     kvf_stats_t stats = {.size = sizeof stats};
-    if (kvf_stats(f->cache, &stats) == KVF_OK) arm->cpu = stats.cpu;
+    if (kvf_stats(f->cache, &stats) == KVF_OK) snprintf(arm->cpu, sizeof arm->cpu, "%s", stats.cpu);
     return 0;
 }
 

@@ -18,10 +18,8 @@ typedef struct variant {
 } variant;
 
 static const variant VARIANTS[] = {
-    {"llama-f16-noflash", GGML_TYPE_F16, GGML_TYPE_F16, 0},
-    {"llama-q8_0/f16-noflash", GGML_TYPE_Q8_0, GGML_TYPE_F16, 0},
-    {"llama-f16-flash", GGML_TYPE_F16, GGML_TYPE_F16, 1},
-    {"llama-q8_0-flash", GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, 1},
+    {"llama-f16-noflash", GGML_TYPE_F16, GGML_TYPE_F16, 0},  {"llama-q8_0/f16-noflash", GGML_TYPE_Q8_0, GGML_TYPE_F16, 0},
+    {"llama-f16-flash", GGML_TYPE_F16, GGML_TYPE_F16, 1},    {"llama-q8_0-flash", GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, 1},
     {"llama-q4_0-flash", GGML_TYPE_Q4_0, GGML_TYPE_Q4_0, 1},
 };
 enum { N_VARIANTS = sizeof VARIANTS / sizeof *VARIANTS, NODES_OF_LAYER = 16 };
@@ -40,10 +38,16 @@ typedef struct peer {
     int failed;
 } peer;
 
+/* ggml_row_size insists on whole blocks; head sizes that have none are refused later. */
+static size_t row_bytes(enum ggml_type type, size_t n)
+{
+    return ggml_type_size(type) * n / (size_t)ggml_blck_size(type);
+}
+
 static size_t layer_bytes(const variant *p, const bench_shape *s)
 {
-    int64_t width = (int64_t)s->kv_heads * s->head_dim;
-    return (ggml_row_size(p->k, width) + ggml_row_size(p->v, width)) * (size_t)s->context;
+    size_t width = (size_t)s->kv_heads * (size_t)s->head_dim;
+    return (row_bytes(p->k, width) + row_bytes(p->v, width)) * (size_t)s->context;
 }
 
 size_t bench_peer_bytes(int i, const bench_shape *shape, size_t pool)
@@ -91,8 +95,10 @@ static int fill_inputs(peer *p)
         for (size_t t = 0; t < n; t++) {
             size_t from = (size_t)bench_row_of(p->data, l, (int)t) * width;
             put_row(p->k[l], (int64_t)t, p->data->k + from, wide);
-            if (p->variant->flash) put_row(p->v[l], (int64_t)t, p->data->v + from, wide);
-            else for (size_t c = 0; c < width; c++) across[c * n + t] = p->data->v[from + c];
+            if (p->variant->flash)
+                put_row(p->v[l], (int64_t)t, p->data->v + from, wide);
+            else
+                for (size_t c = 0; c < width; c++) across[c * n + t] = p->data->v[from + c];
         }
         if (!p->variant->flash) ggml_backend_tensor_set(p->v[l], across, 0, ggml_nbytes(p->v[l]));
         ggml_backend_tensor_set(p->q[l], bench_query(p->data, l), 0, ggml_nbytes(p->q[l]));
@@ -135,7 +141,8 @@ static struct ggml_tensor *attention(peer *p, int l)
 static int build_graph(peer *p)
 {
     size_t size = (size_t)p->layers * NODES_OF_LAYER + 64;
-    p->nodes = ggml_init((struct ggml_init_params){size * ggml_tensor_overhead() + ggml_graph_overhead_custom(size, false), NULL, true});
+    p->nodes =
+        ggml_init((struct ggml_init_params){size * ggml_tensor_overhead() + ggml_graph_overhead_custom(size, false), NULL, true});
     if (!p->nodes) return -1;
     p->graph = ggml_new_graph_custom(p->nodes, size, false);
     for (int l = 0; l < p->layers; l++) {
@@ -249,7 +256,8 @@ int bench_peer_create(int i, const bench_data *d, size_t pool, bench_arm *arm, c
         if (p) release(p);
         return -1;
     }
-    *arm = (bench_arm){.bytes = bytes, .layers = p->layers, .self = p, .run = run, .output = output, .decode = decode, .release = release};
+    *arm = (bench_arm){
+        .bytes = bytes, .layers = p->layers, .self = p, .run = run, .output = output, .decode = decode, .release = release};
     snprintf(arm->name, sizeof arm->name, "%s", v->name);
     return 0;
 }

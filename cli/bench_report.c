@@ -37,7 +37,7 @@ static const char *instruction_set(const bench_report *r)
 {
     for (int c = 0; c < r->n_results; c++)
         for (int i = 0; i < r->result[c].n_rows; i++)
-            if (r->result[c].row[i].arm.cpu) return r->result[c].row[i].arm.cpu;
+            if (r->result[c].row[i].arm.cpu[0]) return r->result[c].row[i].arm.cpu;
     return "none";
 }
 
@@ -65,9 +65,12 @@ static void print_ratio(const bench_result *r, int i)
 {
     const measure_ratio *x = &r->row[i].ratio;
     char text[64];
-    if (i == r->baseline) snprintf(text, sizeof text, "the baseline");
-    else if (!x->distinguishable) snprintf(text, sizeof text, "not distinguishable (%.2f to %.2f)", x->low, x->high);
-    else snprintf(text, sizeof text, "%.2f (%.2f to %.2f)", x->ratio, x->low, x->high);
+    if (i == r->baseline)
+        snprintf(text, sizeof text, "the baseline");
+    else if (!x->distinguishable)
+        snprintf(text, sizeof text, "not distinguishable (%.2f to %.2f)", x->low, x->high);
+    else
+        snprintf(text, sizeof text, "%.2f (%.2f to %.2f)", x->ratio, x->low, x->high);
     printf("  %-36s", text);
 }
 
@@ -85,8 +88,9 @@ static void print_row(const bench_result *r, int i)
 static void print_context(const bench_report *report, const bench_result *r)
 {
     const bench_shape *s = &report->shape;
-    printf("\n%d query heads, %d KV heads, head size %d, %d tokens, %d thread%s, %d samples%s\n", s->q_heads, s->kv_heads, s->head_dim,
-           r->context, s->threads, s->threads == 1 ? "" : "s", r->rounds.rounds, r->interrupted ? " (interrupted)" : "");
+    printf("\n%d query heads, %d KV heads, head size %d, %d tokens, %d thread%s, %d samples%s\n", s->q_heads, s->kv_heads,
+           s->head_dim, r->context, s->threads, s->threads == 1 ? "" : "s", r->rounds.rounds,
+           report->interrupted ? " (interrupted)" : "");
     printf("noise floor %.1f %%: %s against itself %.3f (99 %% interval %.3f to %.3f)\n", 100 * r->floor,
            r->row[r->repeated].arm.name, r->against_itself.ratio, r->against_itself.low, r->against_itself.high);
     printf("memory gives %.1f GB/s (read-only sum in the same rounds; best %.1f)\n",
@@ -102,11 +106,12 @@ static void print_context(const bench_report *report, const bench_result *r)
 void bench_print(const bench_report *report)
 {
     char name[128];
-    printf("attention of one decoded token, per layer; %s, %ld processors, last-level cache %s\n", processor_name(name, sizeof name),
-           sysconf(_SC_NPROCESSORS_ONLN), cli_bytes((int64_t)report->cache));
+    printf("attention of one decoded token, per layer; %s, %ld processors, last-level cache %s\n",
+           processor_name(name, sizeof name), sysconf(_SC_NPROCESSORS_ONLN), cli_bytes((int64_t)report->cache));
     printf("kvfold %s (%s), libllama %s, ggml %s\n", kvf_version(), instruction_set(report), llama_version(), ggml_version());
     for (int i = 0; i < report->n_results; i++) print_context(report, &report->result[i]);
-    printf("\nlimit: bytes of K and V over time, as a share of what memory gives. error: against double precision over the keys and\n"
+    printf("\nlimit: bytes of K and V over time, as a share of what memory gives. error: against double precision over the keys "
+           "and\n"
            "values that the row really holds. Ratios outside of one run mean nothing: compare rows of one table.\n");
 }
 
@@ -169,6 +174,7 @@ static json_t *machine_json(const bench_report *r)
     json_object_set_new(o, "processors", json_integer(sysconf(_SC_NPROCESSORS_ONLN)));
     json_object_set_new(o, "last_level_cache", json_integer((json_int_t)r->cache));
     json_object_set_new(o, "kvfold", json_string(kvf_version()));
+    json_object_set_new(o, "pool", json_integer((json_int_t)r->pool));
     json_object_set_new(o, "cpu", json_string(instruction_set(r)));
     json_object_set_new(o, "libllama", json_string(llama_version()));
     json_object_set_new(o, "ggml", json_string(ggml_version()));
@@ -193,11 +199,9 @@ static json_t *shape_json(const bench_report *r)
 json_t *bench_json(const bench_report *r)
 {
     json_t *o = json_object(), *rows = json_array(), *contexts = json_array(), *refused = json_array();
-    int interrupted = 0;
     for (int c = 0; c < r->n_results; c++) {
         json_array_append_new(contexts, context_json(&r->result[c]));
         for (int i = 0; i < r->result[c].n_rows; i++) json_array_append_new(rows, row_json(&r->result[c], i));
-        interrupted |= r->result[c].interrupted;
     }
     for (int i = 0; i < r->n_refused; i++) json_array_append_new(refused, json_string(r->refused[i].reason));
     json_object_set_new(o, "machine", machine_json(r));
@@ -205,6 +209,6 @@ json_t *bench_json(const bench_report *r)
     json_object_set_new(o, "contexts", contexts);
     json_object_set_new(o, "rows", rows);
     json_object_set_new(o, "refused", refused);
-    if (interrupted) json_object_set_new(o, "interrupted", json_true());
+    if (r->interrupted) json_object_set_new(o, "interrupted", json_true());
     return o;
 }

@@ -21,8 +21,7 @@ static void add(chat *c, const char *role, const char *content)
     if (c->n == c->capacity) {
         c->capacity = c->capacity ? 2 * c->capacity : 16;
         struct llama_chat_message *grown = cli_alloc(c->capacity, sizeof *grown);
-        if (c->n > 0)
-            memcpy(grown, c->message, c->n * sizeof *grown);
+        if (c->n > 0) memcpy(grown, c->message, c->n * sizeof *grown);
         free(c->message);
         c->message = grown;
     }
@@ -36,11 +35,9 @@ static char *apply(const char *form, const struct llama_chat_message *message, s
     for (;;) {
         char *text = cli_alloc((size_t)size + 1, 1);
         int32_t needed = llama_chat_apply_template(form, message, n, open_reply, text, size);
-        if (needed >= 0 && needed <= size)
-            return text;
+        if (needed >= 0 && needed <= size) return text;
         free(text);
-        if (needed < 0)
-            return NULL;
+        if (needed < 0) return NULL;
         size = needed;
     }
 }
@@ -58,11 +55,9 @@ static const char **built_in(int32_t *n)
 /* libllama does not say which template it recognised, so compare what each makes of a small conversation. */
 static bool find_name(const char *form, char *name, size_t size)
 {
-    static const struct llama_chat_message probe[] = {
-        {"system", "A"}, {"user", "B"}, {"assistant", "C"}, {"user", "D"}};
+    static const struct llama_chat_message probe[] = {{"system", "A"}, {"user", "B"}, {"assistant", "C"}, {"user", "D"}};
     char *wanted = apply(form, probe, 4, true);
-    if (!wanted)
-        return false;
+    if (!wanted) return false;
     snprintf(name, size, "of the model");
     int32_t n;
     const char **names = built_in(&n);
@@ -70,8 +65,7 @@ static bool find_name(const char *form, char *name, size_t size)
     for (int32_t i = 0; i < n && !found; i++) {
         char *text = apply(names[i], probe, 4, true);
         found = text && strcmp(text, wanted) == 0;
-        if (found)
-            snprintf(name, size, "%s", names[i]);
+        if (found) snprintf(name, size, "%s", names[i]);
         free(text);
     }
     free(names);
@@ -124,15 +118,13 @@ int chat_open(chat *c, const struct llama_model *model, const run_settings *set)
         code = use_named(c, set->chat_template);
     else if (!set->raw)
         code = use_models_own(c, model);
-    if (code == CLI_GO && set->system)
-        add(c, "system", set->system);
+    if (code == CLI_GO && set->system) add(c, "system", set->system);
     return code;
 }
 
 void chat_close(chat *c)
 {
-    for (size_t i = 0; i < c->n; i++)
-        free((void *)(uintptr_t)c->message[i].content);
+    for (size_t i = 0; i < c->n; i++) free((void *)(uintptr_t)c->message[i].content);
     free(c->message);
     *c = (chat){0};
 }
@@ -174,6 +166,5 @@ int chat_ask(chat *c, const char *user, cli_text *text)
 void chat_reply(chat *c, const char *reply)
 {
     c->answered = true;
-    if (c->form)
-        add(c, "assistant", reply);
+    if (c->form) add(c, "assistant", reply);
 }

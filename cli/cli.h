@@ -97,9 +97,13 @@ bool cli_interrupted(void);
 struct json_t;
 /* Prints the object and drops the reference. CLI_DONE, or CLI_CANNOT when stdout cannot be written. */
 int cli_print_json(struct json_t *object);
+/* Writes at once. CLI_GO, or CLI_CANNOT with a sentence. */
+int cli_write(const char *bytes, size_t n);
 /* Flushes stdout: `code`, or CLI_CANNOT with a sentence when something could not be written. */
 int cli_finish(int code);
 /* A number with four digits after the point (JSON readers need no more). */
 struct json_t *cli_json_real(double x);
+/* Text that may not be UTF-8, as a path. */
+struct json_t *cli_json_text(const char *text);
 
 #endif

@@ -24,18 +24,18 @@ typedef struct doctor_settings {
 } doctor_settings;
 
 static const cli_option options[] = {
-    {.kind = CLI_HEADING, .help = "options"},
-    {"-m --model", "FILE", CLI_STRING, offsetof(doctor_settings, model), 0, 0, NULL, NULL, NULL,
-     "check this model file too; -m may be left out"},
-    {"--json", NULL, CLI_ON, offsetof(doctor_settings, json), 0, 0, NULL, NULL, NULL, "one JSON object"},
-    {"-v --verbose", NULL, CLI_ON, offsetof(doctor_settings, verbose), 0, 0, NULL, NULL, NULL, "show the log of libllama, on stderr"},
-    {.kind = CLI_HEADING},
+    CLI_HEAD("options"),
+    CLI_WORD("-m --model", "FILE", doctor_settings, model, "check this model file too; -m may be left out"),
+    CLI_SWITCH(CLI_ON, "--json", doctor_settings, json, "one JSON object"),
+    CLI_SWITCH(CLI_ON, "-v --verbose", doctor_settings, verbose, "show the log of libllama, on stderr"),
+    CLI_END,
 };
 
 static const cli_syntax syntax = {
     .command = "doctor",
     .usage = "[-m FILE] [OPTIONS]",
-    .about = "Checks libraries, processor, threads, memory and, if given, a model file. Exit code 0: fine, 2: something is missing.",
+    .about =
+        "Checks libraries, processor, threads, memory and, if given, a model file. Exit code 0: fine, 2: something is missing.",
     .options = options,
     .positional = true,
     .positional_field = offsetof(doctor_settings, model),
@@ -53,8 +53,8 @@ typedef struct findings {
 
 static void add(findings *f, const char *check, verdict v, cli_text *text)
 {
-    json_array_append_new(f->list, json_pack("{s:s, s:s, s:s}", "check", check, "status", verdict_name[v], "text",
-                                             text->data ? text->data : ""));
+    json_array_append_new(
+        f->list, json_pack("{s:s, s:s, s:s}", "check", check, "status", verdict_name[v], "text", text->data ? text->data : ""));
     f->worst = v > f->worst ? v : f->worst;
     cli_text_free(text);
 }
@@ -83,7 +83,8 @@ static void check_backends(findings *f)
         cli_text_format(&t, "%s%s (%s)", i ? ", " : "", ggml_backend_dev_name(dev), ggml_backend_dev_description(dev));
     }
     if (!cpu)
-        cli_text_format(&t, "%sno CPU backend of ggml was found: its shared library must lie beside libggml", t.length ? "; " : "");
+        cli_text_format(&t, "%sno CPU backend of ggml was found: its shared library must lie beside libggml",
+                        t.length ? "; " : "");
     add(f, "backends", cpu ? FINE : FAIL, &t);
 }
 
@@ -122,7 +123,9 @@ static void check_openmp(findings *f)
     cli_text t = {0};
     dl_iterate_phdr(find_openmp, &t);
     verdict v = t.data && strchr(t.data, ',') ? WARN : FINE;
-    cli_text_format(&t, v == WARN ? ": two runtimes contend for the processors" : t.length ? "" : "none loaded: ggml brings its own threads");
+    cli_text_format(&t, v == WARN  ? ": two runtimes contend for the processors"
+                        : t.length ? ""
+                                   : "none loaded: ggml brings its own threads");
     add(f, "openmp", v, &t);
 }
 #else
@@ -144,8 +147,7 @@ static void check_writing(findings *f)
     cli_text t = {0};
     FILE *file = tmpfile();
     bool fine = file && fputs("kvfold", file) >= 0 && fflush(file) == 0;
-    if (file)
-        fclose(file);
+    if (file) fclose(file);
     cli_text_format(&t, fine ? "temporary files can be written" : "no temporary file can be written: disk full, or no right to");
     add(f, "disk", fine ? FINE : WARN, &t);
 }
@@ -179,16 +181,15 @@ static int check_model(findings *f, const char *path)
     shape s = {0};
     cli_text t = {0};
     int code = model_file_open(&m, path);
-    if (code == CLI_GO)
-        code = shape_read(&s, &m);
+    if (code == CLI_GO) code = shape_read(&s, &m);
     if (code != CLI_GO) {
         cli_text_format(&t, "'%s' cannot be used", path);
         add(f, "model", FAIL, &t);
         return code;
     }
     bool fine = !s.refused[0];
-    cli_text_format(&t, "%s, %d layers, %d with attention%s%s", m.arch, s.n_layers, s.n_attention, fine ? "" : "; cannot be folded: ",
-                    s.refused);
+    cli_text_format(&t, "%s, %d layers, %d with attention%s%s", m.arch, s.n_layers, s.n_attention,
+                    fine ? "" : "; cannot be folded: ", s.refused);
     add(f, "model", fine ? FINE : FAIL, &t);
     check_template(f, &m);
     check_fit(f, &m);
@@ -203,9 +204,10 @@ static int print_table(const findings *f)
 {
     size_t i;
     json_t *row;
-    json_array_foreach(f->list, i, row) {
-        printf("%-5s %-14s %s\n", json_string_value(json_object_get(row, "status")), json_string_value(json_object_get(row, "check")),
-               json_string_value(json_object_get(row, "text")));
+    json_array_foreach(f->list, i, row)
+    {
+        printf("%-5s %-14s %s\n", json_string_value(json_object_get(row, "status")),
+               json_string_value(json_object_get(row, "check")), json_string_value(json_object_get(row, "text")));
     }
     json_decref(f->list);
     return cli_finish(CLI_DONE);
@@ -215,8 +217,7 @@ int cmd_doctor(int argc, char **argv)
 {
     doctor_settings set = {0};
     int code = cli_parse(&syntax, &set, argc, argv);
-    if (code != CLI_GO)
-        return code;
+    if (code != CLI_GO) return code;
     cli_log_install(set.verbose);
     ggml_backend_load_all();
     findings f = {.list = json_array()};

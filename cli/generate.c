@@ -4,7 +4,6 @@
 #include "run.h"
 #include "progress.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,36 +24,17 @@ static double seconds(void)
 
 /* ---- opening --------------------------------------------------------------------------------------------------------------- */
 
-static struct llama_sampler *make_sampler(const run_settings *set, int32_t n_vocab)
-{
-    struct llama_sampler *chain = llama_sampler_chain_init(llama_sampler_chain_default_params());
-    if (set->repeat != 1.0)
-        llama_sampler_chain_add(chain, llama_sampler_init_penalties(n_vocab, (int32_t)set->repeat_last, (float)set->repeat, 0, 0));
-    if (set->temp <= 0) {
-        llama_sampler_chain_add(chain, llama_sampler_init_greedy());
-        return chain;
-    }
-    llama_sampler_chain_add(chain, llama_sampler_init_top_k((int32_t)set->top_k));
-    llama_sampler_chain_add(chain, llama_sampler_init_top_p((float)set->top_p, 1));
-    llama_sampler_chain_add(chain, llama_sampler_init_min_p((float)set->min_p, 1));
-    llama_sampler_chain_add(chain, llama_sampler_init_temp((float)set->temp));
-    uint32_t seed = set->seed < 0 ? LLAMA_DEFAULT_SEED : (uint32_t)set->seed;
-    llama_sampler_chain_add(chain, llama_sampler_init_dist(seed));
-    return chain;
-}
-
 static void find_ends(generator *g)
 {
     g->end = cli_alloc((size_t)g->n_vocab, sizeof *g->end);
     for (llama_token id = 0; id < g->n_vocab; id++) {
-        if (llama_vocab_is_eog(g->s->vocab, id))
-            g->end[g->n_end++] = id;
+        if (llama_vocab_is_eog(g->s->vocab, id)) g->end[g->n_end++] = id;
     }
 }
 
-int generator_open(generator *g, session *s, const run_settings *set)
+int generator_open(generator *g, session *s, const chat *c, const run_settings *set)
 {
-    *g = (generator){.s = s, .set = set};
+    *g = (generator){.s = s, .chat = c, .set = set};
     g->n_vocab = llama_vocab_n_tokens(s->vocab);
     if (g->n_vocab <= 0) {
         cli_error("'%s' has no vocabulary, so it cannot read or write text", set->model);
@@ -62,17 +42,15 @@ int generator_open(generator *g, session *s, const run_settings *set)
     }
     g->candidate = cli_alloc((size_t)g->n_vocab, sizeof *g->candidate);
     find_ends(g);
-    g->sampler = make_sampler(set, g->n_vocab);
+    g->sampler = generator_sampler(set, g->n_vocab);
     g->batch = llama_batch_init(s->host.n_batch, 0, 1);
     return CLI_GO;
 }
 
 void generator_close(generator *g)
 {
-    if (g->sampler)
-        llama_sampler_free(g->sampler);
-    if (g->batch.token)
-        llama_batch_free(g->batch);
+    if (g->sampler) llama_sampler_free(g->sampler);
+    if (g->batch.token) llama_batch_free(g->batch);
     free(g->candidate);
     free(g->end);
     free(g->turn);
@@ -106,8 +84,7 @@ static int decode(generator *g, const llama_token *token, int32_t n, bool last)
     }
     b->n_tokens = n;
     int rc = kvf_llama_decode(g->s->fold, *b);
-    if (rc == KVF_OK || cli_interrupted())
-        return CLI_GO;
+    if (rc == KVF_OK || cli_interrupted()) return CLI_GO;
     cli_error("%s", kvf_llama_error(g->s->fold));
     return cli_exit_of(rc);
 }
@@ -129,101 +106,15 @@ static int prefill(generator *g, const llama_token *token, int64_t n)
     return code;
 }
 
-/* ---- sampling -------------------------------------------------------------------------------------------------------------- */
-
-static int sample(generator *g, llama_token *token)
-{
-    const float *logits = kvf_llama_logits_ith(g->s->fold, -1);
-    if (!logits) {
-        cli_error("libllama gave no logits for the last token");
-        return CLI_CANNOT;
-    }
-    for (llama_token id = 0; id < g->n_vocab; id++) {
-        if (isnan(logits[id])) {
-            cli_error("the model computes NaN: the weights in '%s' are damaged", g->set->model);
-            return CLI_DAMAGED;
-        }
-        g->candidate[id] = (llama_token_data){.id = id, .logit = logits[id], .p = 0};
-    }
-    for (int32_t i = 0; g->set->ignore_eos && i < g->n_end; i++)
-        g->candidate[g->end[i]].logit = -INFINITY;
-    llama_token_data_array list = {.data = g->candidate, .size = (size_t)g->n_vocab, .selected = -1, .sorted = false};
-    llama_sampler_apply(g->sampler, &list);
-    if (list.selected < 0 || (size_t)list.selected >= list.size) {
-        cli_error("the samplers chose no token");
-        return CLI_CANNOT;
-    }
-    *token = list.data[list.selected].id;
-    llama_sampler_accept(g->sampler, *token);
-    return CLI_GO;
-}
-
-/* ---- text ------------------------------------------------------------------------------------------------------------------ */
-
-/* Bytes before a sequence that is cut off by the end. */
-static size_t complete(const cli_text *t)
-{
-    size_t done = 0;
-    while (done < t->length) {
-        int step = cli_utf8_step(t->data + done, t->length - done);
-        if (step == 0)
-            break;
-        done += (size_t)(step > 0 ? step : 1);
-    }
-    return done;
-}
-
-/* Adds bytes to the text and shows what is complete; the rest waits for the next token, unless this is the end. */
-static bool emit(generator *g, const char *bytes, size_t n, bool end)
-{
-    size_t shown = g->text.length;
-    cli_text_add(&g->held, bytes, n);
-    size_t done = end ? g->held.length : complete(&g->held);
-    cli_utf8_add(&g->text, g->held.data, done);
-    memmove(g->held.data, g->held.data + done, g->held.length - done);
-    g->held.length -= done;
-    if (g->set->json || g->text.length == shown)
-        return true;
-    fwrite(g->text.data + shown, 1, g->text.length - shown, stdout);
-    return fflush(stdout) == 0 && !ferror(stdout);
-}
-
-static bool emit_token(generator *g, llama_token token)
-{
-    char small[256];
-    int32_t n = llama_token_to_piece(g->s->vocab, token, small, sizeof small, 0, false);
-    if (n >= 0)
-        return emit(g, small, (size_t)n, false);
-    char *large = cli_alloc((size_t)-n, 1);
-    n = llama_token_to_piece(g->s->vocab, token, large, -n, 0, false);
-    bool fine = n < 0 || emit(g, large, (size_t)n, false);
-    free(large);
-    return fine;
-}
-
-/* Did the text from `begin` on just come to contain a reverse prompt? Looks only where the newest bytes take part. */
-static bool reversed(const generator *g, size_t begin, size_t before)
-{
-    for (int i = 0; i < g->set->reverse.n; i++) {
-        const char *wanted = g->set->reverse.item[i];
-        size_t n = strlen(wanted), from = before > begin + n ? before - n : begin;
-        if (n > 0 && g->text.length > from && strstr(g->text.data + from, wanted))
-            return true;
-    }
-    return false;
-}
-
 /* ---- a turn ---------------------------------------------------------------------------------------------------------------- */
 
 static run_turn *add_turn(generator *g)
 {
     run_turn *grown = cli_alloc(g->n_turns + 1, sizeof *grown);
-    if (g->n_turns > 0)
-        memcpy(grown, g->turn, g->n_turns * sizeof *grown);
+    if (g->n_turns > 0) memcpy(grown, g->turn, g->n_turns * sizeof *grown);
     free(g->turn);
     g->turn = grown;
-    if (g->n_turns > 0)
-        cli_text_add(&g->text, "\n", 1); /* between turns */
+    if (g->n_turns > 0) cli_text_add(&g->text, "\n", 1); /* between turns */
     run_turn *t = &g->turn[g->n_turns++];
     t->kept = tokens_held(g);
     t->text = g->text.length;
@@ -233,7 +124,8 @@ static run_turn *add_turn(generator *g)
 static void say_full(const generator *g)
 {
     cli_note("the context of %lld tokens (-c) is full: generation stops, nothing is dropped (--evict none). "
-             "Give a larger -c to go on", (long long)g->s->context);
+             "Give a larger -c to go on",
+             (long long)g->s->context);
 }
 
 /* A turn that does not fit: fatal for the first one, the end of the conversation for a later one. */
@@ -251,17 +143,14 @@ static int does_not_fit(const generator *g, run_turn *t, int64_t n)
 
 static run_stop why_stop(const generator *g, const run_turn *t)
 {
-    if (cli_interrupted())
-        return STOP_INTERRUPTED;
-    if (g->set->predict >= 0 && t->generated >= g->set->predict)
-        return STOP_LENGTH;
+    if (cli_interrupted()) return STOP_INTERRUPTED;
+    if (g->set->predict >= 0 && t->generated >= g->set->predict) return STOP_LENGTH;
     return g->has_pending && tokens_held(g) >= g->s->context ? STOP_CONTEXT : STOP_NONE;
 }
 
 static int feed_pending(generator *g)
 {
-    if (!g->has_pending)
-        return CLI_GO;
+    if (!g->has_pending) return CLI_GO;
     int code = decode(g, &g->pending, 1, true);
     if (code == CLI_GO && !cli_interrupted()) {
         g->has_pending = false;
@@ -274,9 +163,8 @@ static int feed_pending(generator *g)
 static int next_token(generator *g, run_turn *t)
 {
     llama_token token;
-    int code = sample(g, &token);
-    if (code != CLI_GO)
-        return code;
+    int code = generator_sample(g, &token);
+    if (code != CLI_GO) return code;
     if (llama_vocab_is_eog(g->s->vocab, token)) {
         t->stop = STOP_END;
         return CLI_GO;
@@ -285,11 +173,9 @@ static int next_token(generator *g, run_turn *t)
     t->generated++;
     g->pending = token;
     g->has_pending = true;
-    if (!emit_token(g, token))
-        return cli_finish(CLI_CANNOT);
-    if (reversed(g, t->text, before))
-        t->stop = STOP_REVERSE;
-    return CLI_GO;
+    code = generator_emit_token(g, token);
+    if (generator_reversed(g, t->text, before)) t->stop = STOP_REVERSE;
+    return code;
 }
 
 static int generate(generator *g, run_turn *t)
@@ -298,17 +184,13 @@ static int generate(generator *g, run_turn *t)
     int code = CLI_GO;
     while (code == CLI_GO && (t->stop = why_stop(g, t)) == STOP_NONE) {
         code = feed_pending(g);
-        if (code != CLI_GO || cli_interrupted())
-            continue;
+        if (code != CLI_GO || cli_interrupted()) continue;
         code = next_token(g, t);
-        if (t->stop != STOP_NONE)
-            break;
+        if (t->stop != STOP_NONE) break;
     }
     g->decode_seconds += seconds() - start;
-    if (code == CLI_GO && !emit(g, "", 0, true))
-        code = cli_finish(CLI_CANNOT);
-    if (code == CLI_GO && t->stop == STOP_CONTEXT)
-        say_full(g);
+    if (code == CLI_GO) code = generator_emit(g, "", 0, true);
+    if (code == CLI_GO && t->stop == STOP_CONTEXT) say_full(g);
     return code;
 }
 
@@ -318,10 +200,8 @@ static int generate(generator *g, run_turn *t)
 static int32_t trim_special(const struct llama_vocab *vocab, llama_token *token, int32_t n)
 {
     llama_token bos = llama_vocab_bos(vocab), eos = llama_vocab_eos(vocab);
-    if (n > 0 && llama_vocab_get_add_eos(vocab) && token[n - 1] == eos)
-        n--;
-    if (n < 2 || bos == LLAMA_TOKEN_NULL || token[0] != bos || token[1] != bos)
-        return n;
+    if (n > 0 && llama_vocab_get_add_eos(vocab) && token[n - 1] == eos) n--;
+    if (n < 2 || bos == LLAMA_TOKEN_NULL || token[0] != bos || token[1] != bos) return n;
     memmove(token, token + 1, (size_t)(n - 1) * sizeof *token);
     return n - 1;
 }
@@ -348,13 +228,24 @@ static int64_t tokenize(generator *g, const char *text, size_t length, llama_tok
     return shift + (first ? trim_special(g->s->vocab, *token, n) : n);
 }
 
+void generator_start(generator *g)
+{
+    if (!g->started) report_start(g->s, g->chat);
+    g->started = true;
+}
+
+/* As in llama.cpp, the prompt counts for penalties too. */
+static void accept(generator *g, const llama_token *token, int64_t n)
+{
+    for (int64_t i = g->has_pending; i < n; i++) llama_sampler_accept(g->sampler, token[i]);
+}
+
 int generate_turn(generator *g, const char *text, size_t length)
 {
     llama_token *token = NULL;
     run_turn *t = add_turn(g);
     int64_t n = tokenize(g, text, length, &token);
-    if (n < 0)
-        return CLI_CANNOT;
+    if (n < 0) return CLI_CANNOT;
     int code = CLI_GO;
     if (n == 0) {
         cli_error("the prompt has no tokens: there is nothing to continue");
@@ -362,11 +253,12 @@ int generate_turn(generator *g, const char *text, size_t length)
     } else if (t->kept + n > g->s->context) {
         code = does_not_fit(g, t, n);
     } else {
+        generator_start(g);
+        accept(g, token, n);
         t->prompt = n - g->has_pending;
         g->has_pending = false;
         code = prefill(g, token, n);
-        if (code == CLI_GO)
-            code = generate(g, t);
+        if (code == CLI_GO) code = generate(g, t);
     }
     free(token);
     return code;

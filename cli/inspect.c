@@ -13,12 +13,11 @@ typedef struct inspect_settings {
 } inspect_settings;
 
 static const cli_option options[] = {
-    {.kind = CLI_HEADING, .help = "options"},
-    {"-m --model", "FILE", CLI_STRING, offsetof(inspect_settings, model), 0, 0, NULL, NULL, NULL,
-     "model, a GGUF file; -m may be left out"},
-    {"--json", NULL, CLI_ON, offsetof(inspect_settings, json), 0, 0, NULL, NULL, NULL, "one JSON object"},
-    {"-v --verbose", NULL, CLI_ON, offsetof(inspect_settings, verbose), 0, 0, NULL, NULL, NULL, "show the log of libllama, on stderr"},
-    {.kind = CLI_HEADING},
+    CLI_HEAD("options"),
+    CLI_WORD("-m --model", "FILE", inspect_settings, model, "model, a GGUF file; -m may be left out"),
+    CLI_SWITCH(CLI_ON, "--json", inspect_settings, json, "one JSON object"),
+    CLI_SWITCH(CLI_ON, "-v --verbose", inspect_settings, verbose, "show the log of libllama, on stderr"),
+    CLI_END,
 };
 
 static const cli_syntax syntax = {
@@ -49,8 +48,7 @@ static void print_span(const shape_layer *l, int32_t first, int32_t last)
         printf("window %d", l->window);
     else
         printf("full");
-    if (l->share >= 0)
-        printf(", reads the cache of layer %d", l->share);
+    if (l->share >= 0) printf(", reads the cache of layer %d", l->share);
     printf("%s\n", l->v_in_k ? ", values inside the keys" : "");
 }
 
@@ -58,12 +56,10 @@ static int print_table(const model_file *m, const shape *s)
 {
     printf("%s: %s, %d layers, %d with attention, training length %lld, %s in %d file%s\n", m->path, m->arch, s->n_layers,
            s->n_attention, (long long)s->context, cli_bytes(m->bytes), m->parts, m->parts == 1 ? "" : "s");
-    if (s->refused[0])
-        printf("cannot be folded: %s\n", s->refused);
+    if (s->refused[0]) printf("cannot be folded: %s\n", s->refused);
     printf("\n  %-8s %7s %8s %7s %7s  %s\n", "layer", "q heads", "kv heads", "k size", "v size", "attends to");
     for (int32_t first = 0, il = 1; il <= s->n_layers; il++) {
-        if (il < s->n_layers && same(&s->layer[il], &s->layer[first]))
-            continue;
+        if (il < s->n_layers && same(&s->layer[il], &s->layer[first])) continue;
         print_span(&s->layer[first], first, il - 1);
         first = il;
     }
@@ -79,9 +75,9 @@ static int print_object(const model_file *m, const shape *s)
                                                 l->attention, "q_heads", l->q_heads, "kv_heads", l->kv_heads, "k_dim", l->k_dim,
                                                 "v_dim", l->v_dim, "window", l->window, "share", l->share, "v_in_k", l->v_in_k));
     }
-    return cli_print_json(json_pack("{s:s, s:s, s:I, s:i, s:I, s:s?, s:o}", "model", m->path, "architecture", m->arch, "bytes",
-                                    (json_int_t)m->bytes, "files", m->parts, "context_train", (json_int_t)s->context, "refused",
-                                    s->refused[0] ? s->refused : NULL, "layers", layers));
+    return cli_print_json(json_pack("{s:o, s:s, s:I, s:i, s:I, s:s?, s:o}", "model", cli_json_text(m->path), "architecture",
+                                    m->arch, "bytes", (json_int_t)m->bytes, "files", m->parts, "context_train",
+                                    (json_int_t)s->context, "refused", s->refused[0] ? s->refused : NULL, "layers", layers));
 }
 
 int cmd_inspect(int argc, char **argv)
@@ -90,14 +86,11 @@ int cmd_inspect(int argc, char **argv)
     model_file m = {0};
     shape s = {0};
     int code = cli_parse(&syntax, &set, argc, argv);
-    if (code != CLI_GO)
-        return code;
+    if (code != CLI_GO) return code;
     cli_log_install(set.verbose);
     code = model_file_open(&m, set.model);
-    if (code == CLI_GO)
-        code = shape_read(&s, &m);
-    if (code == CLI_GO)
-        code = set.json ? print_object(&m, &s) : print_table(&m, &s);
+    if (code == CLI_GO) code = shape_read(&s, &m);
+    if (code == CLI_GO) code = set.json ? print_object(&m, &s) : print_table(&m, &s);
     shape_free(&s);
     model_file_close(&m);
     return code;

@@ -18,8 +18,7 @@ void kv_settings_init(kv_settings *s)
 static bool find_preset(const char *name, kvf_preset_info *info)
 {
     for (int32_t i = 0; kvf_preset_list(i, info) == KVF_OK; i++) {
-        if (name ? strcmp(info->name, name) == 0 : info->is_default)
-            return true;
+        if (name ? strcmp(info->name, name) == 0 : info->is_default) return true;
     }
     return false;
 }
@@ -28,8 +27,7 @@ static int unknown_preset(const char *name)
 {
     cli_text names = {0};
     kvf_preset_info info;
-    for (int32_t i = 0; kvf_preset_list(i, &info) == KVF_OK; i++)
-        cli_text_format(&names, "%s%s", i ? ", " : "", info.name);
+    for (int32_t i = 0; kvf_preset_list(i, &info) == KVF_OK; i++) cli_text_format(&names, "%s%s", i ? ", " : "", info.name);
     kvf_spec_info spec;
     if (kvf_spec_check(name, KVF_K, PROBE_DIM, &spec, NULL, 0) == KVF_OK)
         cli_error("--kv: '%s' is a codec; write it for keys and values: --kv %s/%s", name, name, name);
@@ -42,8 +40,7 @@ static int unknown_preset(const char *name)
 static int use_preset(kv_choice *c, const char *name)
 {
     kvf_preset_info info;
-    if (!find_preset(name, &info))
-        return name ? unknown_preset(name) : CLI_GO;
+    if (!find_preset(name, &info)) return name ? unknown_preset(name) : CLI_GO;
     c->preset = info.name;
     c->k = info.k;
     c->v = info.v;
@@ -77,8 +74,7 @@ static int check_codec(const char *option, const char *spec, kvf_side side)
     char error[512] = "";
     kvf_spec_info info;
     int rc = kvf_spec_check(spec, side, PROBE_DIM, &info, error, sizeof error);
-    if (rc != KVF_E_SPEC && rc != KVF_E_ARG)
-        return CLI_GO;
+    if (rc != KVF_E_SPEC && rc != KVF_E_ARG) return CLI_GO;
     cli_error("%s: %s", option, error[0] ? error : kvf_strerror(rc));
     return CLI_USAGE;
 }
@@ -90,8 +86,7 @@ static int check_cpu(const char *wanted)
     int32_t present, found = -1;
     for (int32_t i = 0; wanted && kvf_cpu_list(i, &name, &present) == KVF_OK; i++) {
         cli_text_format(&names, "%s%s%s", i ? ", " : "", name, present ? "" : " (not on this processor)");
-        if (strcmp(name, wanted) == 0)
-            found = present;
+        if (strcmp(name, wanted) == 0) found = present;
     }
     if (wanted && found != 1)
         cli_error("--cpu: '%s' %s; built in: %s", wanted, found == 0 ? "is not on this processor" : "is no instruction set",
@@ -100,7 +95,7 @@ static int check_cpu(const char *wanted)
     return wanted && found != 1 ? (found == 0 ? CLI_CANNOT : CLI_USAGE) : CLI_GO;
 }
 
-/* ---- overrides of layers: "0,1,29=q8_0" or "5=kivi4/kivi2" -------------------------------------------------------------------- */
+/* ---- overrides of layers: "0,1,29=q8_0" or "5=kivi4/kivi2" ----------------------------------------------------------------- */
 
 /* Does the list before '=' name the layer? Also keeps the largest number. False at once when the list is malformed. */
 static bool scan_layers(const char *list, const char *end, int32_t layer, bool *named, int32_t *largest)
@@ -108,11 +103,9 @@ static bool scan_layers(const char *list, const char *end, int32_t layer, bool *
     *named = false;
     for (const char *at = list; at < end;) {
         char *stop;
-        if (*at < '0' || *at > '9')
-            return false;
+        if (*at < '0' || *at > '9') return false;
         long n = strtol(at, &stop, 10);
-        if (n > 100000 || (stop < end && *stop != ',') || stop + 1 == end)
-            return false;
+        if (n > 100000 || (stop < end && *stop != ',') || stop + 1 == end) return false;
         *named = *named || n == layer;
         *largest = n > *largest ? (int32_t)n : *largest;
         at = stop + (stop < end);
@@ -137,8 +130,7 @@ static int add_override(kv_choice *c, const char *text)
     snprintf(o->k, sizeof o->k, "%.*s", (int)n, equals + 1);
     snprintf(o->v, sizeof o->v, "%s", slash ? slash + 1 : o->k);
     int code = check_codec("--kv-layer", o->k, KVF_K);
-    if (code == CLI_GO)
-        code = check_codec("--kv-layer", o->v, KVF_V);
+    if (code == CLI_GO) code = check_codec("--kv-layer", o->v, KVF_V);
     cli_text_format(&c->layers, "%s%.*s=%s/%s", c->layers.length ? ";" : "", (int)o->length, o->list, o->k, o->v);
     return code;
 }
@@ -151,25 +143,18 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
     c->sink = 4;
     c->recent = 64;
     int code = use_preset(c, NULL);
-    if (code == CLI_GO && s->kv)
-        code = strchr(s->kv, '/') ? use_pair(c, s->kv) : use_preset(c, s->kv);
-    if (s->k || s->v)
-        c->preset = NULL;
+    if (code == CLI_GO && s->kv) code = strchr(s->kv, '/') ? use_pair(c, s->kv) : use_preset(c, s->kv);
+    if (s->k || s->v) c->preset = NULL;
     c->k = s->k ? s->k : c->k;
     c->v = s->v ? s->v : c->v;
     c->cpu = s->cpu;
     c->sink = s->sink >= 0 ? (int32_t)s->sink : c->sink;
     c->recent = s->recent >= 0 ? (int32_t)s->recent : c->recent;
-    if (code == CLI_GO)
-        code = check_codec(s->k ? "-ctk" : "--kv", c->k, KVF_K);
-    if (code == CLI_GO)
-        code = check_codec(s->v ? "-ctv" : "--kv", c->v, KVF_V);
-    if (code == CLI_GO)
-        code = check_cpu(c->cpu);
-    for (int i = 0; code == CLI_GO && i < s->layers.n; i++)
-        code = add_override(c, s->layers.item[i]);
-    if (code != CLI_GO)
-        kv_choice_free(c);
+    if (code == CLI_GO) code = check_codec(s->k ? "-ctk" : "--kv", c->k, KVF_K);
+    if (code == CLI_GO) code = check_codec(s->v ? "-ctv" : "--kv", c->v, KVF_V);
+    if (code == CLI_GO) code = check_cpu(c->cpu);
+    for (int i = 0; code == CLI_GO && i < s->layers.n; i++) code = add_override(c, s->layers.item[i]);
+    if (code != CLI_GO) kv_choice_free(c);
     return code;
 }
 

@@ -13,23 +13,23 @@ typedef struct kv_settings {
 } kv_settings;
 
 /* Rows of an option table; S is the struct with a member `kv` of type kv_settings. */
-#define KV_OPTIONS(S)                                                                                                           \
-    {.kind = CLI_HEADING, .help = "the folded cache"},                                                                          \
-    {"--kv", "K/V|PRESET", CLI_STRING, offsetof(S, kv.kv), 0, 0, NULL, NULL, NULL,                                              \
-     "codecs of keys and values, as kivi4/kivi4, or a preset that stands for both and its sink and window; kvfold list has "    \
-     "them (default: the preset marked so there)"},                                                                             \
-    {"-ctk --cache-type-k", "CODEC", CLI_STRING, offsetof(S, kv.k), 0, 0, NULL, NULL, NULL, "codec of keys alone"},             \
-    {"-ctv --cache-type-v", "CODEC", CLI_STRING, offsetof(S, kv.v), 0, 0, NULL, NULL, NULL, "codec of values alone"},           \
-    {"--kv-layer", "LAYERS=K/V", CLI_REPEAT, offsetof(S, kv.layers), 0, 0, NULL, NULL, NULL,                                    \
-     "other codecs for some layers, as 0,1,29=q8_0 (keys and values) or 5=kivi4/kivi2; may be given several times"},            \
-    {"--sink", "S", CLI_INTEGER, offsetof(S, kv.sink), 0, 64, NULL, NULL, NULL,                                                 \
-     "first tokens that stay exact, 0 to 64 (default: that of the preset, 4)"},                                                 \
-    {"--window --recent", "R", CLI_INTEGER, offsetof(S, kv.recent), 0, 65536, NULL, NULL, NULL,                                 \
-     "newest tokens that stay exact, 0 to 65536; R to R+63 are (default: that of the preset, 64)"},                             \
-    {"--evict", "POLICY", CLI_CHOICE, offsetof(S, kv.evict), 0, 0, "none", "none",                                              \
-     "This version drops no tokens", "which tokens may be dropped"},                                                            \
-    {"--cpu", "SET", CLI_STRING, offsetof(S, kv.cpu), 0, 0, NULL, NULL, NULL,                                                   \
-     "instruction set of the attention, as scalar or avx2 (default: the best present, or KVFOLD_CPU)"}
+#define KV_OPTIONS(S)                                                                                                            \
+    CLI_HEAD("the folded cache"),                                                                                                \
+        CLI_WORD("--kv", "K/V|PRESET", S, kv.kv,                                                                                 \
+                 "codecs of keys and values, as kivi4/kivi4, or a preset that stands for both and its sink and window; kvfold "  \
+                 "list has them (default: the preset marked so there)"),                                                         \
+        CLI_WORD("-ctk --cache-type-k", "CODEC", S, kv.k, "codec of keys alone"),                                                \
+        CLI_WORD("-ctv --cache-type-v", "CODEC", S, kv.v, "codec of values alone"),                                              \
+        CLI_WORDS(                                                                                                               \
+            "--kv-layer", "LAYERS=K/V", S, kv.layers,                                                                            \
+            "other codecs for some layers, as 0,1,29=q8_0 (keys and values) or 5=kivi4/kivi2; may be given several times"),      \
+        CLI_COUNT("--sink", S, kv.sink, 0, 64, NULL, "first tokens that stay exact, 0 to 64 (default: the preset's, 4)"),        \
+        CLI_COUNT("--window --recent", S, kv.recent, 0, 65536, NULL,                                                             \
+                  "newest tokens that stay exact, 0 to 65536; N to N+63 are (default: the preset's, 64)"),                       \
+        CLI_ONE_OF("--evict", "POLICY", S, kv.evict, "none", "none", "This version drops no tokens",                             \
+                   "which tokens may be dropped: none"),                                                                         \
+        CLI_WORD("--cpu", "SET", S, kv.cpu,                                                                                      \
+                 "instruction set of the attention, as scalar or avx2 (default: the best present, or KVFOLD_CPU)")
 
 enum { KV_SPEC = 128 }; /* room for a codec spec */
 
@@ -47,7 +47,7 @@ typedef struct kv_choice {
     int32_t sink, recent;
     kv_override override[CLI_LIST_MOST]; /* the last one that names a layer holds */
     int n_overrides;
-    cli_text layers;    /* all of them in the form of kvf_llama_params.kv_layer; data NULL when none */
+    cli_text layers; /* all of them in the form of kvf_llama_params.kv_layer; data NULL when none */
     char own[2][KV_SPEC];
 } kv_choice;
 

@@ -14,12 +14,10 @@ typedef struct list_settings {
 } list_settings;
 
 static const cli_option options[] = {
-    {.kind = CLI_HEADING, .help = "options"},
-    {"--head-dim", "N", CLI_INTEGER, offsetof(list_settings, head_dim), 1, 1024, "128", NULL, NULL,
-     "head size for which bits are shown"},
-    {"--json", NULL, CLI_ON, offsetof(list_settings, json), 0, 0, NULL, NULL, NULL,
-     "one JSON object: codecs, policies, devices, presets"},
-    {.kind = CLI_HEADING},
+    CLI_HEAD("options"),
+    CLI_COUNT("--head-dim", list_settings, head_dim, 1, 1024, "128", "head size for which bits are shown"),
+    CLI_SWITCH(CLI_ON, "--json", list_settings, json, "one JSON object: codecs, policies, devices, presets"),
+    CLI_END,
 };
 
 static const cli_syntax syntax = {
@@ -41,8 +39,7 @@ static const char *next_example(const char *at, uint32_t sides, int32_t dim, spe
 {
     at += strspn(at, " ");
     size_t n = strcspn(at, " ");
-    if (n == 0 || n >= sizeof row->spec)
-        return NULL;
+    if (n == 0 || n >= sizeof row->spec) return NULL;
     memcpy(row->spec, at, n);
     row->spec[n] = '\0';
     for (int side = 0; side < 2; side++) {
@@ -55,8 +52,7 @@ static const char *next_example(const char *at, uint32_t sides, int32_t dim, spe
 
 static const char *bits_text(double bits, char *text, size_t size)
 {
-    if (bits < 0)
-        return "-";
+    if (bits < 0) return "-";
     snprintf(text, size, "%.3f", bits);
     return text;
 }
@@ -66,14 +62,15 @@ static const char *bits_text(double bits, char *text, size_t size)
 static void print_codecs(int32_t dim)
 {
     kvf_codec_info codec;
-    printf("codecs (bits a value at head size %d: codes, scales, padding)\n  %-24s %8s %8s  %s\n", dim, "spec", "keys", "values", "codec");
+    printf("codecs (bits a value at head size %d: codes, scales, padding)\n  %-24s %8s %8s  %s\n", dim, "spec", "keys", "values",
+           "codec");
     for (int32_t i = 0; kvf_codec_list(i, &codec) == KVF_OK; i++) {
         spec_row row;
         char k[16], v[16];
         const char *summary = codec.summary;
         for (const char *at = codec.examples; (at = next_example(at, codec.sides, dim, &row)) != NULL; summary = "")
-            printf("  %-24s %8s %8s  %s\n", row.spec, bits_text(row.bits[KVF_K], k, sizeof k), bits_text(row.bits[KVF_V], v, sizeof v),
-                   summary);
+            printf("  %-24s %8s %8s  %s\n", row.spec, bits_text(row.bits[KVF_K], k, sizeof k),
+                   bits_text(row.bits[KVF_V], v, sizeof v), summary);
     }
 }
 
@@ -109,17 +106,15 @@ static json_t *codec_object(const kvf_codec_info *codec, int32_t dim)
         json_array_append_new(specs, json_pack("{s:s, s:o, s:o}", "spec", row.spec, "bits_code_k",
                                                row.bits[KVF_K] < 0 ? json_null() : cli_json_real(row.bits[KVF_K]), "bits_code_v",
                                                row.bits[KVF_V] < 0 ? json_null() : cli_json_real(row.bits[KVF_V])));
-    if (codec->sides & 1)
-        json_array_append_new(sides, json_string("k"));
-    if (codec->sides & 2)
-        json_array_append_new(sides, json_string("v"));
+    if (codec->sides & 1) json_array_append_new(sides, json_string("k"));
+    if (codec->sides & 2) json_array_append_new(sides, json_string("v"));
     return json_pack("{s:s, s:s, s:o, s:o}", "name", codec->name, "summary", codec->summary, "sides", sides, "examples", specs);
 }
 
 static json_t *preset_object(const kvf_preset_info *p)
 {
-    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "name", p->name, "k", p->k, "v", p->v, "sink", p->sink, "window", p->recent,
-                     "default", p->is_default);
+    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "name", p->name, "k", p->k, "v", p->v, "sink", p->sink, "window",
+                     p->recent, "default", p->is_default);
 }
 
 static int print_object(const list_settings *set)
@@ -131,8 +126,7 @@ static int print_object(const list_settings *set)
     int32_t present;
     for (int32_t i = 0; kvf_codec_list(i, &codec) == KVF_OK; i++)
         json_array_append_new(codecs, codec_object(&codec, (int32_t)set->head_dim));
-    for (int32_t i = 0; kvf_preset_list(i, &preset) == KVF_OK; i++)
-        json_array_append_new(presets, preset_object(&preset));
+    for (int32_t i = 0; kvf_preset_list(i, &preset) == KVF_OK; i++) json_array_append_new(presets, preset_object(&preset));
     for (int32_t i = 0; kvf_cpu_list(i, &name, &present) == KVF_OK; i++)
         json_array_append_new(devices, json_pack("{s:s, s:s, s:b}", "kind", "cpu", "name", name, "present", present));
     return cli_print_json(json_pack("{s:i, s:o, s:[{s:s, s:s, s:b}], s:o, s:o}", "head_dim", (int)set->head_dim, "codecs", codecs,
@@ -144,7 +138,6 @@ int cmd_list(int argc, char **argv)
 {
     list_settings set = {0};
     int code = cli_parse(&syntax, &set, argc, argv);
-    if (code != CLI_GO)
-        return code;
+    if (code != CLI_GO) return code;
     return set.json ? print_object(&set) : print_table(&set);
 }

@@ -20,8 +20,7 @@ enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 static const command *find(const char *name)
 {
     for (int i = 0; i < N_COMMANDS; i++) {
-        if (strcmp(commands[i].name, name) == 0)
-            return &commands[i];
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
     }
     return NULL;
 }
@@ -30,8 +29,7 @@ static void print_help(FILE *f)
 {
     fprintf(f, "kvfold: run GGUF models on stock libllama with the KV cache folded into 1 to 8 bits\n\n"
                "usage: kvfold COMMAND [OPTIONS]\n\ncommands:\n");
-    for (int i = 0; i < N_COMMANDS; i++)
-        fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
+    for (int i = 0; i < N_COMMANDS; i++) fprintf(f, "  %-10s %s\n", commands[i].name, commands[i].summary);
     fprintf(f, "  %-10s %s\n\n", "help", "this text, or the options of a command: kvfold help run");
     fprintf(f, "  --version  version, build, libllama, instruction sets\n"
                "  --help     this text\n\n"
@@ -42,8 +40,7 @@ static int unknown(const char *name)
 {
     const command *best = &commands[0];
     for (int i = 1; i < N_COMMANDS; i++) {
-        if (cli_distance(name, commands[i].name) < cli_distance(name, best->name))
-            best = &commands[i];
+        if (cli_distance(name, commands[i].name) < cli_distance(name, best->name)) best = &commands[i];
     }
     cli_error("unknown command '%s'; the nearest is '%s' (kvfold --help lists all)", name, best->name);
     return CLI_USAGE;
@@ -56,8 +53,7 @@ static int help(int argc, char **argv)
         return cli_finish(CLI_DONE);
     }
     const command *c = find(argv[1]);
-    if (!c)
-        return unknown(argv[1]);
+    if (!c) return unknown(argv[1]);
     char option[] = "--help";
     char *args[] = {argv[1], option, NULL};
     return c->run(2, args);
@@ -70,10 +66,8 @@ int main(int argc, char **argv)
         return CLI_USAGE;
     }
     const char *name = argv[1];
-    if (strcmp(name, "--version") == 0 || strcmp(name, "version") == 0)
-        return cli_print_version(argc - 1, argv + 1);
-    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0)
-        return help(argc - 1, argv + 1);
+    if (strcmp(name, "--version") == 0 || strcmp(name, "version") == 0) return cli_print_version(argc - 1, argv + 1);
+    if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) return help(argc - 1, argv + 1);
     const command *c = find(name);
     return c ? c->run(argc - 1, argv + 1) : unknown(name);
 }

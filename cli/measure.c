@@ -38,7 +38,8 @@ static int read_stat(double *busy, double *stolen)
     FILE *f = fopen("/proc/stat", "r");
     if (!f) return -1;
     unsigned long long user, nice, system, idle, iowait, irq, softirq, steal;
-    int n = fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &iowait, &irq, &softirq, &steal);
+    int n =
+        fscanf(f, "cpu %llu %llu %llu %llu %llu %llu %llu %llu", &user, &nice, &system, &idle, &iowait, &irq, &softirq, &steal);
     fclose(f);
     if (n != 8) return -1;
     double tick = 1.0 / (double)sysconf(_SC_CLK_TCK);

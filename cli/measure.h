@@ -15,15 +15,15 @@ enum { MEASURE_SAMPLES_MIN = 9, MEASURE_SAMPLES_MAX = 1001, MEASURE_ARMS_MAX = 6
 
 /* Counters that only grow. */
 typedef struct measure_load {
-    double other;   /* processor seconds that other processes used on this machine; < 0: unknown */
-    double stolen;  /* processor seconds that the hypervisor gave away; < 0: unknown */
-    double waited;  /* seconds that threads of this process were ready but not run; < 0: unknown */
+    double other;  /* processor seconds that other processes used on this machine; < 0: unknown */
+    double stolen; /* processor seconds that the hypervisor gave away; < 0: unknown */
+    double waited; /* seconds that threads of this process were ready but not run; < 0: unknown */
 } measure_load;
 
 typedef struct measure_io {
-    double (*now)(void *user);                      /* monotonic seconds */
+    double (*now)(void *user); /* monotonic seconds */
     void (*load)(void *user, measure_load *load);
-    int (*stop)(void *user);                        /* not 0: end after this round; NULL: never */
+    int (*stop)(void *user); /* not 0: end after this round; NULL: never */
     void *user;
 } measure_io;
 
@@ -34,14 +34,14 @@ typedef struct measure_arm {
     void (*run)(void *arm); /* `calls` calls of the thing to be timed, each on another input, and nothing else */
     void *arm;
     int calls;
-    double *us;             /* [rounds] out: microseconds of one call */
+    double *us; /* [rounds] out: microseconds of one call */
 } measure_arm;
 
 typedef struct measure_rounds {
-    int rounds;       /* samples of each arm; fewer than asked for when stopped, at least one */
-    int marked;       /* of those, taken under other load */
-    int repeated;     /* marked rounds that were thrown away and taken again */
-    double worst;     /* largest share of the machine that others had during a round, 0 to 1 */
+    int rounds;   /* samples of each arm; fewer than asked for when stopped, at least one */
+    int marked;   /* of those, taken under other load */
+    int repeated; /* marked rounds that were thrown away and taken again */
+    double worst; /* largest share of the machine that others had during a round, 0 to 1 */
 } measure_rounds;
 
 /* Warms every arm up, then fills us[0 .. rounds-1] of every arm. `threads`: how many processors an arm keeps busy. */

@@ -47,8 +47,7 @@ void cli_note(const char *format, ...)
 static uint64_t hash(const char *text)
 {
     uint64_t h = 14695981039346656037u; /* FNV-1a */
-    for (; *text; text++)
-        h = (h ^ (unsigned char)*text) * 1099511628211u;
+    for (; *text; text++) h = (h ^ (unsigned char)*text) * 1099511628211u;
     return h;
 }
 
@@ -56,11 +55,9 @@ static bool seen_before(const char *text)
 {
     uint64_t h = hash(text);
     for (int i = 0; i < state.n_warned; i++) {
-        if (state.warned[i] == h)
-            return true;
+        if (state.warned[i] == h) return true;
     }
-    if (state.n_warned < MAX_WARNINGS)
-        state.warned[state.n_warned++] = h;
+    if (state.n_warned < MAX_WARNINGS) state.warned[state.n_warned++] = h;
     return false;
 }
 
@@ -71,8 +68,7 @@ void cli_warn(const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (seen_before(text))
-        return;
+    if (seen_before(text)) return;
     fflush(stdout);
     fprintf(stderr, "kvfold: warning: %s\n", text);
 }
@@ -81,8 +77,7 @@ void cli_warn(const char *format, ...)
 
 static void keep_first(const char *text)
 {
-    if (state.captured[0])
-        return;
+    if (state.captured[0]) return;
     snprintf(state.captured, sizeof state.captured, "%s", text);
     state.captured[strcspn(state.captured, "\r\n")] = '\0';
 }
@@ -94,10 +89,8 @@ static void on_log(enum ggml_log_level level, const char *text, void *user)
         level = state.level;
     else
         state.level = level;
-    if (state.verbose)
-        fputs(text, stderr);
-    if (level != GGML_LOG_LEVEL_ERROR)
-        return;
+    if (state.verbose) fputs(text, stderr);
+    if (level != GGML_LOG_LEVEL_ERROR) return;
     if (state.capturing)
         keep_first(text);
     else if (!state.verbose)
@@ -125,15 +118,11 @@ const char *cli_capture_end(void)
 int cli_exit_of(int kvf_code)
 {
     switch (kvf_code) {
-    case KVF_OK:
-        return CLI_DONE;
+    case KVF_OK: return CLI_DONE;
     case KVF_E_SPEC:
-    case KVF_E_ARG:
-        return CLI_USAGE;
+    case KVF_E_ARG: return CLI_USAGE;
     case KVF_E_DAMAGED:
-    case KVF_E_NONFINITE:
-        return CLI_DAMAGED;
-    default:
-        return CLI_CANNOT;
+    case KVF_E_NONFINITE: return CLI_DAMAGED;
+    default: return CLI_CANNOT;
     }
 }

@@ -38,14 +38,11 @@ static int look(const char *path, int64_t *bytes)
         cli_error("cannot read model '%s': %s", path, strerror(error));
         return CLI_CANNOT;
     }
-    if (n == 0)
-        return damaged(path, "empty, not a GGUF model");
+    if (n == 0) return damaged(path, "empty, not a GGUF model");
     if (memcmp(head, GGUF_MAGIC, n < MAGIC ? n : MAGIC) != 0)
         return damaged(path, "not a GGUF model: it does not begin with the letters GGUF");
-    if (n < HEADER)
-        return damaged(path, "truncated: it ends inside the header");
-    if (head[4] == 0 && head[5] == 0)
-        return damaged(path, "a GGUF of the other byte order, or its version number is damaged");
+    if (n < HEADER) return damaged(path, "truncated: it ends inside the header");
+    if (head[4] == 0 && head[5] == 0) return damaged(path, "a GGUF of the other byte order, or its version number is damaged");
     return CLI_GO;
 }
 
@@ -64,8 +61,7 @@ static uint64_t end_of_tensors(const struct gguf_context *g)
 static int open_part(const char *path, struct gguf_context **g, int64_t *bytes)
 {
     int code = look(path, bytes);
-    if (code != CLI_GO)
-        return code;
+    if (code != CLI_GO) return code;
     cli_capture_begin();
     struct gguf_init_params params = {.no_alloc = true, .ctx = NULL};
     *g = gguf_init_from_file(path, params);
@@ -99,43 +95,25 @@ static int64_t find(const model_file *m, const char *key)
 static bool element(enum gguf_type type, const void *data, size_t i, int64_t *value)
 {
     switch (type) {
-    case GGUF_TYPE_UINT8:
-        *value = ((const uint8_t *)data)[i];
-        return true;
+    case GGUF_TYPE_UINT8: *value = ((const uint8_t *)data)[i]; return true;
     case GGUF_TYPE_INT8:
-    case GGUF_TYPE_BOOL:
-        *value = ((const int8_t *)data)[i];
-        return true;
-    case GGUF_TYPE_UINT16:
-        *value = ((const uint16_t *)data)[i];
-        return true;
-    case GGUF_TYPE_INT16:
-        *value = ((const int16_t *)data)[i];
-        return true;
-    case GGUF_TYPE_UINT32:
-        *value = ((const uint32_t *)data)[i];
-        return true;
-    case GGUF_TYPE_INT32:
-        *value = ((const int32_t *)data)[i];
-        return true;
+    case GGUF_TYPE_BOOL: *value = ((const int8_t *)data)[i]; return true;
+    case GGUF_TYPE_UINT16: *value = ((const uint16_t *)data)[i]; return true;
+    case GGUF_TYPE_INT16: *value = ((const int16_t *)data)[i]; return true;
+    case GGUF_TYPE_UINT32: *value = ((const uint32_t *)data)[i]; return true;
+    case GGUF_TYPE_INT32: *value = ((const int32_t *)data)[i]; return true;
     case GGUF_TYPE_UINT64:
-    case GGUF_TYPE_INT64:
-        *value = ((const int64_t *)data)[i];
-        return true;
-    default:
-        return false;
+    case GGUF_TYPE_INT64: *value = ((const int64_t *)data)[i]; return true;
+    default: return false;
     }
 }
 
 static bool int_of_key(const struct gguf_context *g, int64_t id, size_t i, int64_t *value)
 {
-    if (id < 0)
-        return false;
+    if (id < 0) return false;
     enum gguf_type type = gguf_get_kv_type(g, id);
-    if (type == GGUF_TYPE_STRING)
-        return false;
-    if (type != GGUF_TYPE_ARRAY)
-        return element(type, gguf_get_val_data(g, id), 0, value);
+    if (type == GGUF_TYPE_STRING) return false;
+    if (type != GGUF_TYPE_ARRAY) return element(type, gguf_get_val_data(g, id), 0, value);
     enum gguf_type inner = gguf_get_arr_type(g, id);
     return inner != GGUF_TYPE_STRING && i < gguf_get_arr_n(g, id) && element(inner, gguf_get_arr_data(g, id), i, value);
 }
@@ -205,20 +183,16 @@ int model_file_open(model_file *m, const char *path)
         return CLI_USAGE;
     }
     int code = open_part(path, &m->gguf, &m->bytes);
-    if (code != CLI_GO)
-        return code;
+    if (code != CLI_GO) return code;
     m->arch = model_file_string(m, "general.architecture");
     code = check_split(m);
-    if (code == CLI_GO && !m->arch)
-        code = damaged(path, "not a model: the key general.architecture is missing");
-    if (code != CLI_GO)
-        model_file_close(m);
+    if (code == CLI_GO && !m->arch) code = damaged(path, "not a model: the key general.architecture is missing");
+    if (code != CLI_GO) model_file_close(m);
     return code;
 }
 
 void model_file_close(model_file *m)
 {
-    if (m->gguf)
-        gguf_free(m->gguf);
+    if (m->gguf) gguf_free(m->gguf);
     m->gguf = NULL;
 }

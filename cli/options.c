@@ -12,8 +12,7 @@ static const char *next_word(const char *list, char *word, size_t size)
 {
     list += strspn(list, " ");
     size_t n = strcspn(list, " ");
-    if (n == 0)
-        return NULL;
+    if (n == 0) return NULL;
     snprintf(word, size, "%.*s", (int)n, list);
     return list + n;
 }
@@ -22,8 +21,7 @@ static bool has_word(const char *list, const char *wanted)
 {
     char word[64];
     for (const char *at = list; (at = next_word(at, word, sizeof word)) != NULL;) {
-        if (strcmp(word, wanted) == 0)
-            return true;
+        if (strcmp(word, wanted) == 0) return true;
     }
     return false;
 }
@@ -36,8 +34,7 @@ static bool is_end(const cli_option *o)
 static const cli_option *find(const cli_syntax *syntax, const char *name)
 {
     for (const cli_option *o = syntax->options; !is_end(o); o++) {
-        if (o->names && has_word(o->names, name))
-            return o;
+        if (o->names && has_word(o->names, name)) return o;
     }
     return NULL;
 }
@@ -111,22 +108,13 @@ static int set(const cli_option *o, const char *name, const char *value, void *s
     void *field = (char *)settings + o->field;
     switch (o->kind) {
     case CLI_ON:
-    case CLI_OFF:
-        *(bool *)field = o->kind == CLI_ON;
-        return CLI_GO;
-    case CLI_INTEGER:
-        return set_integer(o, name, value, field);
-    case CLI_REAL:
-        return set_real(o, name, value, field);
-    case CLI_STRING:
-        *(const char **)field = value;
-        return CLI_GO;
-    case CLI_REPEAT:
-        return add_to_list(name, value, field);
-    case CLI_CHOICE:
-        return set_choice(o, name, value, field);
-    default:
-        return CLI_GO;
+    case CLI_OFF: *(bool *)field = o->kind == CLI_ON; return CLI_GO;
+    case CLI_INTEGER: return set_integer(o, name, value, field);
+    case CLI_REAL: return set_real(o, name, value, field);
+    case CLI_STRING: *(const char **)field = value; return CLI_GO;
+    case CLI_REPEAT: return add_to_list(name, value, field);
+    case CLI_CHOICE: return set_choice(o, name, value, field);
+    default: return CLI_GO;
     }
 }
 
@@ -155,8 +143,7 @@ static void print_option(const cli_option *o)
     int n = 0;
     for (const char *at = o->names; (at = next_word(at, word, sizeof word)) != NULL;)
         n += snprintf(left + n, sizeof left - (size_t)n, "%s%s", n ? ", " : "", word);
-    if (o->value)
-        n += snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
+    if (o->value) n += snprintf(left + n, sizeof left - (size_t)n, " %s", o->value);
     if (n > HELP_COLUMN - 3)
         printf("  %s\n%*s", left, HELP_COLUMN, "");
     else
@@ -176,8 +163,7 @@ static int print_help(const cli_syntax *syntax)
         else
             print_option(o);
     }
-    if (syntax->notes)
-        printf("\n%s\n", syntax->notes);
+    if (syntax->notes) printf("\n%s\n", syntax->notes);
     return cli_finish(CLI_DONE);
 }
 
@@ -187,8 +173,7 @@ static int set_defaults(const cli_syntax *syntax, void *settings)
 {
     int code = CLI_GO;
     for (const cli_option *o = syntax->options; code == CLI_GO && !is_end(o); o++) {
-        if (o->initial && o->names)
-            code = set(o, o->names, o->initial, settings);
+        if (o->initial && o->names) code = set(o, o->names, o->initial, settings);
     }
     return code;
 }
@@ -197,7 +182,8 @@ static int positional(const cli_syntax *syntax, const char *word, void *settings
 {
     const char **field = (const char **)(void *)((char *)settings + syntax->positional_field);
     if (!syntax->positional || *field) {
-        cli_error("unexpected word '%s' (kvfold help %s lists the options; text with spaces needs quotes)", word, syntax->command);
+        cli_error("unexpected word '%s' (kvfold help %s lists the options; text with spaces needs quotes)", word,
+                  syntax->command);
         return CLI_USAGE;
     }
     *field = word;
@@ -212,8 +198,7 @@ static int read_option(const cli_syntax *syntax, void *settings, int argc, char 
     const char *equals = strncmp(word, "--", 2) == 0 ? strchr(word, '=') : NULL;
     snprintf(name, sizeof name, "%.*s", equals ? (int)(equals - word) : (int)strlen(word), word);
     const cli_option *o = find(syntax, name);
-    if (!o)
-        return unknown(syntax, name);
+    if (!o) return unknown(syntax, name);
     const char *value = NULL;
     if (o->value) {
         value = equals ? equals + 1 : *i + 1 < argc ? argv[++*i] : NULL;
@@ -232,8 +217,7 @@ int cli_parse(const cli_syntax *syntax, void *settings, int argc, char **argv)
 {
     int code = set_defaults(syntax, settings);
     for (int i = 1; code == CLI_GO && i < argc; i++) {
-        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)
-            return print_help(syntax);
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return print_help(syntax);
         if (argv[i][0] == '-' && argv[i][1])
             code = read_option(syntax, settings, argc, argv, &i);
         else

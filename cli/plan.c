@@ -17,15 +17,14 @@ typedef struct plan_settings {
 } plan_settings;
 
 static const cli_option options[] = {
-    {.kind = CLI_HEADING, .help = "model and context"},
-    {"-m --model", "FILE", CLI_STRING, offsetof(plan_settings, model), 0, 0, NULL, NULL, NULL, "model, a GGUF file; -m may be left out"},
-    {"-c --ctx-size", "N", CLI_INTEGER, offsetof(plan_settings, context), 0, INT32_MAX - 1024, "0", NULL, NULL,
-     "tokens of the context; 0: the training length"},
+    CLI_HEAD("model and context"),
+    CLI_WORD("-m --model", "FILE", plan_settings, model, "model, a GGUF file; -m may be left out"),
+    CLI_COUNT("-c --ctx-size", plan_settings, context, 0, INT32_MAX - 1024, "0", "tokens of the context; 0: the training length"),
     KV_OPTIONS(plan_settings),
-    {.kind = CLI_HEADING, .help = "output"},
-    {"--json", NULL, CLI_ON, offsetof(plan_settings, json), 0, 0, NULL, NULL, NULL, "one JSON object"},
-    {"-v --verbose", NULL, CLI_ON, offsetof(plan_settings, verbose), 0, 0, NULL, NULL, NULL, "show the log of libllama, on stderr"},
-    {.kind = CLI_HEADING},
+    CLI_HEAD("output"),
+    CLI_SWITCH(CLI_ON, "--json", plan_settings, json, "one JSON object"),
+    CLI_SWITCH(CLI_ON, "-v --verbose", plan_settings, verbose, "show the log of libllama, on stderr"),
+    CLI_END,
 };
 
 static const cli_syntax syntax = {
@@ -67,7 +66,7 @@ static plan_row row_at(const plan *p, int64_t context)
 {
     plan_row r = {.context = context, .bytes = bytes_at(p, context), .f16 = shape_f16(&p->shape, context)};
     r.needed = r.bytes + shape_host(&p->shape) + p->file.bytes;
-    r.fits = p->available < 0 || r.needed <= p->available;
+    r.fits = r.bytes >= 0 && (p->available < 0 || r.needed <= p->available);
     return r;
 }
 
@@ -75,16 +74,15 @@ static plan_row row_at(const plan *p, int64_t context)
 static double bytes_per_token(const plan *p)
 {
     int64_t end = p->context / KVF_BLOCK * KVF_BLOCK, begin = end / 2 / KVF_BLOCK * KVF_BLOCK;
-    if (begin < 4 * KVF_BLOCK)
-        return (double)bytes_at(p, p->context) / (double)p->context;
+    if (begin < 4 * KVF_BLOCK) return (double)bytes_at(p, p->context) / (double)p->context;
     return (double)(bytes_at(p, end) - bytes_at(p, begin)) / (double)(end - begin);
 }
 
-/* The same of plain libllama. */
+/* The same of plain libllama, far beyond any window. */
 static double f16_per_token(const plan *p)
 {
-    int64_t end = p->context > 4096 ? p->context : 4096;
-    return (double)(shape_f16(&p->shape, 2 * end) - shape_f16(&p->shape, end)) / (double)(shape_f16(&p->shape, 2 * end) > 0 ? end : 1);
+    int64_t far = 1 << 20;
+    return (double)(shape_f16(&p->shape, 2 * far) - shape_f16(&p->shape, far)) / (double)far;
 }
 
 /* Largest context that fits, 0 when none does. */
@@ -139,17 +137,13 @@ static int check(plan *p)
 static int make(plan *p, const plan_settings *set)
 {
     int code = kv_choice_make(&p->kv, &set->kv);
-    if (code == CLI_GO)
-        code = model_file_open(&p->file, set->model);
-    if (code == CLI_GO)
-        code = shape_read(&p->shape, &p->file);
-    if (code != CLI_GO)
-        return code;
+    if (code == CLI_GO) code = model_file_open(&p->file, set->model);
+    if (code == CLI_GO) code = shape_read(&p->shape, &p->file);
+    if (code != CLI_GO) return code;
     p->context = set->context > 0 ? set->context : p->shape.context;
     p->available = cli_memory_available();
     code = check(p);
-    if (code != CLI_GO)
-        return code;
+    if (code != CLI_GO) return code;
     shape_params(&p->shape, &p->kv, &p->params, &p->layers, p->error, sizeof p->error);
     int64_t bytes = bytes_at(p, p->context);
     if (bytes < 0) {
@@ -178,13 +172,11 @@ static int contexts(const plan *p, int64_t *list, int most)
         if (!placed && p->context <= c) {
             placed = true;
             list[n++] = p->context;
-            if (p->context == c)
-                continue;
+            if (p->context == c) continue;
         }
         list[n++] = c;
     }
-    if (!placed)
-        list[n++] = p->context;
+    if (!placed) list[n++] = p->context;
     return n;
 }
 
@@ -198,8 +190,8 @@ static int print_table(const plan *p)
     int n = contexts(p, list, ROWS);
     printf("%s: %s, %d layers, %d with attention, training length %lld\n", p->file.path, p->file.arch, p->shape.n_layers,
            p->shape.n_attention, (long long)p->shape.context);
-    printf("K %s, V %s, sink %d, window %d: %d of %d layers folded\n", p->kv.k, p->kv.v, p->kv.sink, p->kv.recent, p->layers_folded,
-           p->shape.n_layers);
+    printf("K %s, V %s, sink %d, window %d: %d of %d layers folded\n", p->kv.k, p->kv.v, p->kv.sink, p->kv.recent,
+           p->layers_folded, p->shape.n_layers);
     printf("weights %s, host cells %s, memory available %s\n\n", cli_bytes(p->file.bytes), cli_bytes(shape_host(&p->shape)),
            cli_bytes(p->available));
     printf("  %9s  %12s  %12s  %6s  %12s  %s\n", "context", "folded", "f16", "ratio", "all needed", "fits");
@@ -209,8 +201,8 @@ static int print_table(const plan *p)
                cli_bytes(r.bytes), cli_bytes(r.f16), r.f16 > 0 ? (double)r.bytes / (double)r.f16 : 0, cli_bytes(r.needed),
                r.fits ? "yes" : "no");
     }
-    printf("\n%.0f bytes a token (f16 %.0f); the largest context that fits now: %lld tokens\n", bytes_per_token(p), f16_per_token(p),
-           (long long)largest_that_fits(p));
+    printf("\n%.0f bytes a token (f16 %.0f); the largest context that fits now: %lld tokens\n", bytes_per_token(p),
+           f16_per_token(p), (long long)largest_that_fits(p));
     return cli_finish(CLI_DONE);
 }
 
@@ -230,17 +222,18 @@ static int print_object(const plan *p)
         json_array_append_new(rows, row_object(&row));
     }
     plan_row r = row_at(p, p->context);
-    json_t *o = json_pack("{s:s, s:s, s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I, s:o}", "model", p->file.path,
-                          "architecture", p->file.arch, "context", (json_int_t)p->context, "context_train",
-                          (json_int_t)p->shape.context, "bytes_per_token", cli_json_real(bytes_per_token(p)), "bytes_per_token_f16",
-                          cli_json_real(f16_per_token(p)), "bytes_total", (json_int_t)r.bytes, "bytes_f16", (json_int_t)r.f16,
-                          "bytes_host", (json_int_t)shape_host(&p->shape), "bytes_weights", (json_int_t)p->file.bytes,
-                          "bytes_needed", (json_int_t)r.needed, "memory_available", (json_int_t)p->available, "fits", r.fits,
-                          "context_largest", (json_int_t)largest_that_fits(p), "table", rows);
-    json_object_set_new(o, "kv", json_pack("{s:s, s:s, s:s?, s:s?, s:i, s:i, s:i, s:i, s:i, s:s}", "k", p->kv.k, "v", p->kv.v,
-                                           "preset", p->kv.preset, "layers", p->kv.layers.data, "layers_folded", p->layers_folded,
-                                           "layers_attention", p->shape.n_attention, "layers_total", p->shape.n_layers, "sink",
-                                           p->kv.sink, "window", p->kv.recent, "evict", "none"));
+    json_t *o = json_pack(
+        "{s:o, s:s, s:I, s:I, s:o, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:b, s:I, s:o}", "model", cli_json_text(p->file.path),
+        "architecture", p->file.arch, "context", (json_int_t)p->context, "context_train", (json_int_t)p->shape.context,
+        "bytes_per_token", cli_json_real(bytes_per_token(p)), "bytes_per_token_f16", cli_json_real(f16_per_token(p)),
+        "bytes_total", (json_int_t)r.bytes, "bytes_f16", (json_int_t)r.f16, "bytes_host", (json_int_t)shape_host(&p->shape),
+        "bytes_weights", (json_int_t)p->file.bytes, "bytes_needed", (json_int_t)r.needed, "memory_available",
+        (json_int_t)p->available, "fits", r.fits, "context_largest", (json_int_t)largest_that_fits(p), "table", rows);
+    json_object_set_new(o, "kv",
+                        json_pack("{s:s, s:s, s:s?, s:s?, s:i, s:i, s:i, s:i, s:i, s:s}", "k", p->kv.k, "v", p->kv.v, "preset",
+                                  p->kv.preset, "layers", p->kv.layers.data, "layers_folded", p->layers_folded,
+                                  "layers_attention", p->shape.n_attention, "layers_total", p->shape.n_layers, "sink", p->kv.sink,
+                                  "window", p->kv.recent, "evict", "none"));
     return cli_print_json(o);
 }
 
@@ -249,13 +242,11 @@ int cmd_plan(int argc, char **argv)
     plan_settings set = {0};
     kv_settings_init(&set.kv);
     int code = cli_parse(&syntax, &set, argc, argv);
-    if (code != CLI_GO)
-        return code;
+    if (code != CLI_GO) return code;
     cli_log_install(set.verbose);
     plan p = {0};
     code = make(&p, &set);
-    if (code == CLI_GO)
-        code = set.json ? print_object(&p) : print_table(&p);
+    if (code == CLI_GO) code = set.json ? print_object(&p) : print_table(&p);
     release(&p);
     return code;
 }

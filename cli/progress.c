@@ -26,8 +26,7 @@ static void show_bar(progress *p)
 {
     int full = (int)(p->done * BAR / p->total);
     fprintf(stderr, "\r%s [", p->label);
-    for (int i = 0; i < BAR; i++)
-        fputc(i < full ? '#' : '.', stderr);
+    for (int i = 0; i < BAR; i++) fputc(i < full ? '#' : '.', stderr);
     fprintf(stderr, "] %lld/%lld %s, %.0f s left   ", (long long)p->done, (long long)p->total, p->unit, time_left(p));
 }
 
@@ -43,8 +42,7 @@ static void show_line(progress *p)
 void progress_set(progress *p, int64_t done)
 {
     p->done = done;
-    if (p->total <= 0)
-        return;
+    if (p->total <= 0) return;
     if (p->terminal)
         show_bar(p);
     else
@@ -54,6 +52,5 @@ void progress_set(progress *p, int64_t done)
 
 void progress_end(progress *p)
 {
-    if (p->total > 0 && p->terminal)
-        fprintf(stderr, "\r%*s\r", BAR + 60, "");
+    if (p->total > 0 && p->terminal) fprintf(stderr, "\r%*s\r", BAR + 60, "");
 }

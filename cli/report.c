@@ -28,8 +28,7 @@ static int64_t full_bytes(const session *s)
     char error[256];
     kvf_params p;
     kvf_layer *layers = NULL;
-    if (!s->shape.layer || s->shape.n_attention == 0 || s->context <= 0)
-        return -1;
+    if (!s->shape.layer || s->shape.n_attention == 0 || s->context <= 0) return -1;
     shape_params(&s->shape, &s->kv, &p, &layers, error, sizeof error);
     int64_t bytes = kvf_bytes(&p, s->context);
     free(layers);
@@ -72,15 +71,12 @@ static void unfolded(const session *s, void (*each)(void *user, int32_t first, i
     int32_t first = -1, il = 0;
     for (; s->fold && kvf_llama_layer(s->fold, il, &info) == KVF_OK; il++) {
         bool same = first >= 0 && !info.folded && strcmp(reason, info.reason) == 0;
-        if (same)
-            continue;
-        if (first >= 0)
-            each(user, first, il - 1, reason);
+        if (same) continue;
+        if (first >= 0) each(user, first, il - 1, reason);
         first = info.folded ? -1 : il;
         snprintf(reason, sizeof reason, "%s", info.folded ? "" : info.reason);
     }
-    if (first >= 0)
-        each(user, first, il - 1, reason);
+    if (first >= 0) each(user, first, il - 1, reason);
 }
 
 static void span(char *text, size_t size, int32_t first, int32_t last)
@@ -114,7 +110,7 @@ static void add_unfolded(void *user, int32_t first, int32_t last, const char *re
 
 void report_start(const session *s, const chat *c)
 {
-    cli_note("%s/%s, %d of %d layers folded, context %lld, batch %d, %d threads, chat template %s", s->kv.k, s->kv.v,
+    cli_note("%s/%s, %d of %d layers folded, context %lld, batch %d, threads %d, chat template %s", s->kv.k, s->kv.v,
              s->host.layers_folded, s->host.layers_total, (long long)s->context, s->host.n_batch, s->threads, c->name);
     unfolded(s, note_unfolded, NULL);
 }
@@ -125,12 +121,11 @@ static void print_cache(const session *s, const numbers *n)
 {
     const kvf_stats_t *c = &n->cache;
     printf("  codec            K %s, V %s", s->kv.k, s->kv.v);
-    if (s->kv.layers.data)
-        printf(", except %s", s->kv.layers.data);
+    if (s->kv.layers.data) printf(", except %s", s->kv.layers.data);
     printf("\n  bits a value     %.2f all-in, %.2f in the codes\n", c->bits_per_value, c->bits_code);
     printf("  layers folded    %d of %d\n", n->host.layers_folded, n->host.layers_total);
     unfolded(s, print_unfolded, NULL);
-    printf("  attention        cpu, %s, %d threads\n", c->cpu ? c->cpu : "", s->threads);
+    printf("  attention        cpu, %s, threads %d\n", c->cpu ? c->cpu : "", s->threads);
     printf("  tokens held      %lld: %lld sink, %lld body, %lld window\n", (long long)c->tokens, (long long)c->tokens_sink,
            (long long)c->tokens_body, (long long)c->tokens_window);
 }
@@ -138,8 +133,7 @@ static void print_cache(const session *s, const numbers *n)
 static void print_ratio(const char *label, int64_t bytes, int64_t f16)
 {
     printf("  %-16s %10s", label, cli_bytes(bytes));
-    if (bytes >= 0 && f16 > 0)
-        printf("  %5.1f %% of %s in f16", 100.0 * (double)bytes / (double)f16, cli_bytes(f16));
+    if (bytes >= 0 && f16 > 0) printf("  %5.1f %% of %s in f16", 100.0 * (double)bytes / (double)f16, cli_bytes(f16));
     putchar('\n');
 }
 
@@ -203,25 +197,24 @@ static json_t *turns_array(const generator *g)
     return list;
 }
 
-static int print_object(const generator *g, const chat *c, const numbers *n)
+static int print_object(const generator *g, const numbers *n)
 {
     const session *s = g->s;
     json_t *o = json_pack(
-        "{s:s, s:s%, s:I, s:I, s:o, s:o, s:{s:o, s:o}, s:{s:s, s:s?, s:i, s:n}, s:b, s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:s, s:o}",
-        "model", g->set->model, "text", g->text.data ? g->text.data : "", g->text.length, "prompt_tokens", (json_int_t)n->prompt,
-        "generated_tokens", (json_int_t)n->generated, "kv", kv_object(s, n), "bytes", bytes_object(n), "speed", "prefill_tps",
-        cli_json_real(n->prefill_tps), "decode_tps", cli_json_real(n->decode_tps), "device", "attend", "cpu", "cpu", n->cache.cpu,
-        "threads", s->threads, "fallback", "interrupted", n->interrupted, "stop_reason", stop_name(g, n), "tokens", "sink",
-        (json_int_t)n->cache.tokens_sink, "body", (json_int_t)n->cache.tokens_body, "window", (json_int_t)n->cache.tokens_window,
-        "held", (json_int_t)n->cache.tokens, "context", (json_int_t)s->context, "chat_template", c->name[0] ? c->name : "none",
-        "turns", turns_array(g));
+        "{s:o, s:s%, s:I, s:I, s:o, s:o, s:{s:o, s:o}, s:{s:s, s:s?, s:i, s:n}, s:b, s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:s, s:o}",
+        "model", cli_json_text(g->set->model), "text", g->text.data ? g->text.data : "", g->text.length, "prompt_tokens",
+        (json_int_t)n->prompt, "generated_tokens", (json_int_t)n->generated, "kv", kv_object(s, n), "bytes", bytes_object(n),
+        "speed", "prefill_tps", cli_json_real(n->prefill_tps), "decode_tps", cli_json_real(n->decode_tps), "device", "attend",
+        "cpu", "cpu", n->cache.cpu, "threads", s->threads, "fallback", "interrupted", n->interrupted, "stop_reason",
+        stop_name(g, n), "tokens", "sink", (json_int_t)n->cache.tokens_sink, "body", (json_int_t)n->cache.tokens_body, "window",
+        (json_int_t)n->cache.tokens_window, "held", (json_int_t)n->cache.tokens, "context", (json_int_t)s->context,
+        "chat_template", g->chat && g->chat->name[0] ? g->chat->name : "none", "turns", turns_array(g));
     return cli_print_json(o);
 }
 
-int report_print(const generator *g, const chat *c)
+int report_print(const generator *g)
 {
     numbers n = collect(g);
-    if (g->set->json)
-        return print_object(g, c, &n);
+    if (g->set->json) return print_object(g, &n);
     return g->set->report ? print_table(g, &n) : cli_finish(CLI_DONE);
 }

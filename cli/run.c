@@ -6,73 +6,77 @@
 #include <errno.h>
 #include <string.h>
 
-#define AT(member) offsetof(run_settings, member)
+#define WORD(names, value, member, help) CLI_WORD(names, value, run_settings, member, help)
+#define COUNT(names, member, least, most, initial, help) CLI_COUNT(names, run_settings, member, least, most, initial, help)
+#define NUMBER(names, member, least, most, initial, help) CLI_NUMBER(names, run_settings, member, least, most, initial, help)
+#define ON(names, member, help) CLI_SWITCH(CLI_ON, names, run_settings, member, help)
+#define OFF(names, member, help) CLI_SWITCH(CLI_OFF, names, run_settings, member, help)
 
 static const cli_option options[] = {
-    {.kind = CLI_HEADING, .help = "model and prompt"},
-    {"-m --model", "FILE", CLI_STRING, AT(model), 0, 0, NULL, NULL, NULL, "model, a GGUF file (the first one of a split model)"},
-    {"-p --prompt", "TEXT", CLI_STRING, AT(prompt), 0, 0, NULL, NULL, NULL,
-     "prompt; without -p and -f, lines are read from stdin, one turn each (a \\ at the end continues the line)"},
-    {"-f --file", "FILE", CLI_STRING, AT(file), 0, 0, NULL, NULL, NULL,
-     "file with the prompt, - for stdin; with -p too, the file comes first, then an empty line, then -p"},
-    {"-sys --system-prompt", "TEXT", CLI_STRING, AT(system), 0, 0, NULL, NULL, NULL, "system message of the chat template"},
-    {"-e --escape", NULL, CLI_ON, AT(escape), 0, 0, NULL, NULL, NULL, "turn \\n, \\t, \\\\ ... in -p, -sys and -r into what they mean; the default"},
-    {"--no-escape", NULL, CLI_OFF, AT(escape), 0, 0, NULL, NULL, NULL, "take -p, -sys and -r as they are"},
-    {"--chat-template", "NAME", CLI_STRING, AT(chat_template), 0, 0, NULL, NULL, NULL,
-     "chat template of libllama by name, as chatml (default: the one that the model brings)"},
-    {"--raw -no-cnv --no-conversation", NULL, CLI_ON, AT(raw), 0, 0, NULL, NULL, NULL, "no chat template: continue the text as it is"},
-    {"-cnv --conversation", NULL, CLI_ON, AT(conversation), 0, 0, NULL, NULL, NULL,
-     "go on with turns from stdin after -p or -f; the cache is kept"},
-    {"-r --reverse-prompt", "TEXT", CLI_REPEAT, AT(reverse), 0, 0, NULL, NULL, NULL,
-     "end the answer once it contains TEXT; may be given several times"},
+    CLI_HEAD("model and prompt"),
+    WORD("-m --model", "FILE", model, "model, a GGUF file (the first one of a split model)"),
+    WORD("-p --prompt", "TEXT", prompt,
+         "prompt; without -p and -f, lines are read from stdin, one turn each (a \\ at the end continues the line)"),
+    WORD("-f --file", "FILE", file,
+         "file with the prompt, - for stdin; with -p too, the file comes first, then an empty line, then -p"),
+    WORD("-sys --system-prompt", "TEXT", system, "system message of the chat template"),
+    ON("-e --escape", escape, "turn \\n, \\t, \\\\ and the like in -p, -sys and -r into what they mean; the default"),
+    OFF("--no-escape", escape, "take -p, -sys and -r as they are"),
+    WORD("--chat-template", "NAME", chat_template,
+         "chat template of libllama by name, as chatml (default: the one that the model brings)"),
+    ON("--raw -no-cnv --no-conversation", raw, "no chat template: continue the text as it is"),
+    ON("-cnv --conversation", conversation, "go on with turns from stdin after -p or -f; the cache is kept"),
+    CLI_WORDS("-r --reverse-prompt", "TEXT", run_settings, reverse,
+              "end the answer once it contains TEXT; may be given several times"),
 
-    {.kind = CLI_HEADING, .help = "size and speed"},
-    {"-n --predict --n-predict", "N", CLI_INTEGER, AT(predict), -1, INT32_MAX, "-1", NULL, NULL,
-     "tokens to generate in a turn; -1: until the model ends or the context is full"},
-    {"-c --ctx-size", "N", CLI_INTEGER, AT(context), 0, INT32_MAX - 1024, "0", NULL, NULL,
-     "tokens that the folded context holds; 0: the training length. When it is full, generation stops"},
-    {"-b --batch-size", "N", CLI_INTEGER, AT(batch), 0, 65536, "0", NULL, NULL,
-     "rows of one batch, which libllama keeps unfolded; 0: 255. Rows and sequences are fitted to a multiple of 256"},
-    {"-ub --ubatch-size", "N", CLI_INTEGER, AT(ubatch), 0, 65536, "0", NULL, NULL, "the same as -b here; the smaller one holds"},
-    {"-t --threads", "N", CLI_INTEGER, AT(threads), 0, 256, "0", NULL, NULL, "threads; 0: as many as there are, half above four"},
-    {"-tb --threads-batch", "N", CLI_INTEGER, AT(threads_batch), 0, 256, "0", NULL, NULL, "threads for prompts; 0: as -t"},
-    {"-ngl --gpu-layers --n-gpu-layers", "N", CLI_INTEGER, AT(gpu_layers), -1, 4096, "0", NULL, NULL,
-     "layers whose weights go to a GPU, -1: all; the folded cache and its attention stay on the processor"},
-    {"-fa --flash-attn", "MODE", CLI_CHOICE, AT(flash), 0, 0, "auto", "on auto",
-     "Folding replaces libllama's flash attention, so it cannot be off", "on or auto: both mean on here"},
-    {"-nkvo --no-kv-offload", NULL, CLI_IGNORED, 0, 0, 0, NULL, NULL, NULL, "accepted; the cache is in main memory anyway"},
-    {"-nr --no-repack", NULL, CLI_OFF, AT(repack), 0, 0, NULL, NULL, NULL, "libllama keeps weights in the order of the file"},
+    CLI_HEAD("size and speed"),
+    COUNT("-n --predict --n-predict", predict, -1, INT32_MAX, "-1",
+          "tokens to generate in a turn; -1: until the model ends or the context is full"),
+    COUNT("-c --ctx-size", context, 0, INT32_MAX - 1024, "0",
+          "tokens that the folded context holds; 0: the training length. When it is full, generation stops"),
+    COUNT("-b --batch-size", batch, 0, 65536, "0",
+          "rows of one batch, which libllama keeps unfolded; 0: 255. Rows and sequences are fitted to a multiple of 256"),
+    COUNT("-ub --ubatch-size", ubatch, 0, 65536, "0", "the same as -b here; the smaller one holds"),
+    COUNT("-t --threads", threads, 0, 256, "0", "threads; 0: as many as there are, half above four"),
+    COUNT("-tb --threads-batch", threads_batch, 0, 256, "0", "threads for prompts; 0: as -t"),
+    COUNT("-ngl --gpu-layers --n-gpu-layers", gpu_layers, -1, 4096, "0",
+          "layers whose weights go to a GPU, -1: all; the folded cache and its attention stay on the processor"),
+    CLI_ONE_OF("-fa --flash-attn", "MODE", run_settings, flash, "on auto", "auto",
+               "Folding replaces libllama's flash attention, so it cannot be off", "on or auto: both mean on here"),
+    {.names = "-nkvo --no-kv-offload", .kind = CLI_IGNORED, .help = "accepted; the cache is in main memory anyway"},
+    OFF("-nr --no-repack", repack, "libllama keeps weights in the order of the file"),
 
-    {.kind = CLI_HEADING, .help = "sampling"},
-    {"-s --seed", "N", CLI_INTEGER, AT(seed), -1, UINT32_MAX, "-1", NULL, NULL, "seed; -1: another one each time"},
-    {"--temp --temperature", "T", CLI_REAL, AT(temp), 0, 1000, "0.8", NULL, NULL, "temperature; 0: always the likeliest token"},
-    {"--top-k", "K", CLI_INTEGER, AT(top_k), 0, INT32_MAX, "40", NULL, NULL, "the K likeliest tokens only; 0: all"},
-    {"--top-p", "P", CLI_REAL, AT(top_p), 0, 1, "0.95", NULL, NULL, "the likeliest tokens that make up P together; 1: all"},
-    {"--min-p", "P", CLI_REAL, AT(min_p), 0, 1, "0.05", NULL, NULL, "tokens at least P times as likely as the likeliest; 0: all"},
-    {"--repeat-penalty", "X", CLI_REAL, AT(repeat), 0.01, 100, "1", NULL, NULL, "makes repeated tokens less likely; 1: off"},
-    {"--repeat-last-n", "N", CLI_INTEGER, AT(repeat_last), -1, INT32_MAX, "64", NULL, NULL, "tokens that count as repeated"},
-    {"--ignore-eos", NULL, CLI_ON, AT(ignore_eos), 0, 0, NULL, NULL, NULL, "never end by itself"},
+    CLI_HEAD("sampling"),
+    COUNT("-s --seed", seed, -1, UINT32_MAX, "-1", "seed; -1: another one each time"),
+    NUMBER("--temp --temperature", temp, 0, 1000, "0.8", "temperature; 0: always the likeliest token"),
+    COUNT("--top-k", top_k, 0, INT32_MAX, "40", "the N likeliest tokens only; 0: all"),
+    NUMBER("--top-p", top_p, 0, 1, "0.95", "the likeliest tokens that make up X together; 1: all"),
+    NUMBER("--min-p", min_p, 0, 1, "0.05", "tokens at least X times as likely as the likeliest; 0: all"),
+    NUMBER("--repeat-penalty", repeat, 0.01, 100, "1", "makes repeated tokens less likely; 1: off"),
+    COUNT("--repeat-last-n", repeat_last, 0, INT32_MAX, "64", "newest tokens that count as repeated"),
+    ON("--ignore-eos", ignore_eos, "never end by itself"),
 
     KV_OPTIONS(run_settings),
 
-    {.kind = CLI_HEADING, .help = "positions (for contexts above the training length)"},
-    {"--rope-scaling", "KIND", CLI_CHOICE, AT(rope_scaling), 0, 0, NULL, "none linear yarn", NULL, "default: as the model says"},
-    {"--rope-scale", "X", CLI_REAL, AT(rope_scale), 0, 1e6, "0", NULL, NULL, "stretch positions X times; 0: as the model says"},
-    {"--rope-freq-base", "X", CLI_REAL, AT(rope_base), 0, 1e12, "0", NULL, NULL, "base frequency; 0: as the model says"},
-    {"--rope-freq-scale", "X", CLI_REAL, AT(rope_freq_scale), 0, 1e6, "0", NULL, NULL, "1 / --rope-scale; 0: as the model says"},
-    {"--yarn-orig-ctx", "N", CLI_INTEGER, AT(yarn_context), 0, INT32_MAX, "0", NULL, NULL, "YaRN: original context; 0: as the model says"},
-    {"--yarn-ext-factor", "X", CLI_REAL, AT(yarn_ext), -1, 1e6, "-1", NULL, NULL, "YaRN: extrapolation mix; -1: as libllama says"},
-    {"--yarn-attn-factor", "X", CLI_REAL, AT(yarn_attn), -1, 1e6, "-1", NULL, NULL, "YaRN: scale of attention; -1: as libllama says"},
-    {"--yarn-beta-slow", "X", CLI_REAL, AT(yarn_slow), -1, 1e6, "-1", NULL, NULL, "YaRN: high correction dimension; -1: as libllama says"},
-    {"--yarn-beta-fast", "X", CLI_REAL, AT(yarn_fast), -1, 1e6, "-1", NULL, NULL, "YaRN: low correction dimension; -1: as libllama says"},
+    CLI_HEAD("positions (for contexts above the training length)"),
+    CLI_ONE_OF("--rope-scaling", "KIND", run_settings, rope_scaling, "none linear yarn", NULL, NULL,
+               "none, linear or yarn (default: as the model says)"),
+    NUMBER("--rope-scale", rope_scale, 0, 1e6, "0", "stretch positions X times; 0: as the model says"),
+    NUMBER("--rope-freq-base", rope_base, 0, 1e12, "0", "base frequency; 0: as the model says"),
+    NUMBER("--rope-freq-scale", rope_freq_scale, 0, 1e6, "0", "1 / --rope-scale; 0: as the model says"),
+    COUNT("--yarn-orig-ctx", yarn_context, 0, INT32_MAX, "0", "YaRN: original context; 0: as the model says"),
+    NUMBER("--yarn-ext-factor", yarn_ext, -1, 1e6, "-1", "YaRN: extrapolation mix; -1: as libllama says"),
+    NUMBER("--yarn-attn-factor", yarn_attn, -1, 1e6, "-1", "YaRN: scale of attention; -1: as libllama says"),
+    NUMBER("--yarn-beta-slow", yarn_slow, -1, 1e6, "-1", "YaRN: high correction dimension; -1: as libllama says"),
+    NUMBER("--yarn-beta-fast", yarn_fast, -1, 1e6, "-1", "YaRN: low correction dimension; -1: as libllama says"),
 
-    {.kind = CLI_HEADING, .help = "output"},
-    {"--display-prompt", NULL, CLI_ON, AT(display_prompt), 0, 0, NULL, NULL, NULL, "print the text that is fed, too"},
-    {"--no-display-prompt", NULL, CLI_OFF, AT(display_prompt), 0, 0, NULL, NULL, NULL, "do not; the default"},
-    {"--no-report", NULL, CLI_OFF, AT(report), 0, 0, NULL, NULL, NULL, "stdout is the generated text, a line end after each turn, and nothing else"},
-    {"--json", NULL, CLI_ON, AT(json), 0, 0, NULL, NULL, NULL, "stdout is one JSON object with text and report"},
-    {"-v --verbose", NULL, CLI_ON, AT(verbose), 0, 0, NULL, NULL, NULL, "show the log of libllama, on stderr"},
-    {.kind = CLI_HEADING},
+    CLI_HEAD("output"),
+    ON("--display-prompt", display_prompt, "print the text that is fed, too"),
+    OFF("--no-display-prompt", display_prompt, "do not; the default"),
+    OFF("--no-report", report, "stdout is the generated text, a line end after each turn, and nothing else"),
+    ON("--json", json, "stdout is one JSON object with text and report"),
+    ON("-v --verbose", verbose, "show the log of libllama, on stderr"),
+    CLI_END,
 };
 
 static const cli_syntax syntax = {
@@ -106,10 +110,8 @@ static int read_prompt_file(const char *path, cli_text *prompt)
 static int first_prompt(const run_settings *set, cli_text *prompt)
 {
     int code = CLI_GO;
-    if (set->file)
-        code = read_prompt_file(set->file, prompt);
-    if (code == CLI_GO && set->file && set->prompt && prompt->length > 0)
-        cli_text_add(prompt, "\n\n", 2);
+    if (set->file) code = read_prompt_file(set->file, prompt);
+    if (code == CLI_GO && set->file && set->prompt && prompt->length > 0) cli_text_add(prompt, "\n\n", 2);
     if (code == CLI_GO && set->prompt && cli_utf8_add(prompt, set->prompt, strlen(set->prompt)) > 0)
         cli_warn("-p is not UTF-8 everywhere: what is not became U+FFFD");
     if (code == CLI_GO && (set->file || set->prompt) && prompt->length == 0) {
@@ -125,14 +127,11 @@ static bool read_turn(cli_text *line)
 {
     int c;
     line->length = 0;
-    if (cli_is_terminal(stdin))
-        fputs("\n> ", stderr);
+    if (cli_is_terminal(stdin)) fputs("\n> ", stderr);
     while (!cli_interrupted() && (c = getchar()) != EOF) {
         bool more = line->length > 0 && line->data[line->length - 1] == '\\';
-        if (c == '\n' && !more)
-            return true;
-        if (c == '\n')
-            line->length--;
+        if (c == '\n' && !more) return true;
+        if (c == '\n') line->length--;
         char byte = (char)c;
         cli_text_add(line, &byte, 1);
     }
@@ -145,15 +144,12 @@ static int turn(generator *g, chat *c, const char *user)
 {
     cli_text text = {0};
     int code = chat_ask(c, user, &text);
-    if (code == CLI_GO && g->set->display_prompt && !g->set->json)
-        fwrite(text.data, 1, text.length, stdout);
-    if (code == CLI_GO)
-        code = generate_turn(g, text.data, text.length);
+    if (code == CLI_GO && g->set->display_prompt && !g->set->json) fwrite(text.data, 1, text.length, stdout);
+    if (code == CLI_GO) code = generate_turn(g, text.data, text.length);
     if (code == CLI_GO) {
         const run_turn *t = &g->turn[g->n_turns - 1];
         chat_reply(c, g->text.data ? g->text.data + t->text : "");
-        if (!g->set->json)
-            putchar('\n');
+        if (!g->set->json) putchar('\n');
     }
     cli_text_free(&text);
     return code;
@@ -172,10 +168,8 @@ static int turns_from_stdin(generator *g, chat *c)
     while (code == CLI_GO && !over(g) && read_turn(&raw)) {
         line.length = 0;
         cli_utf8_add(&line, raw.data, raw.length);
-        if (line.length == 0)
-            continue;
-        if (!c->form)
-            cli_text_add(&line, "\n", 1);
+        if (line.length == 0) continue;
+        if (!c->form) cli_text_add(&line, "\n", 1);
         code = turn(g, c, line.data);
     }
     cli_text_free(&raw);
@@ -186,15 +180,13 @@ static int turns_from_stdin(generator *g, chat *c)
 static int converse(session *s, const run_settings *set, chat *c, generator *g, const cli_text *prompt)
 {
     int code = chat_open(c, s->model, set);
-    if (code == CLI_GO)
-        code = generator_open(g, s, set);
-    if (code != CLI_GO)
-        return code;
-    report_start(s, c);
+    if (code == CLI_GO) code = generator_open(g, s, c, set);
+    if (code != CLI_GO) return code;
     if (prompt->length > 0)
         code = turn(g, c, prompt->data);
-    if (code == CLI_GO && (set->conversation || prompt->length == 0))
-        code = turns_from_stdin(g, c);
+    else
+        generator_start(g);
+    if (code == CLI_GO && (set->conversation || prompt->length == 0)) code = turns_from_stdin(g, c);
     return code;
 }
 
@@ -203,14 +195,10 @@ static int converse(session *s, const run_settings *set, chat *c, generator *g, 
 static void unescape_settings(run_settings *set)
 {
     /* argv may be changed: the strings are our own. */
-    if (!set->escape)
-        return;
-    if (set->prompt)
-        cli_unescape((char *)(uintptr_t)set->prompt);
-    if (set->system)
-        cli_unescape((char *)(uintptr_t)set->system);
-    for (int i = 0; i < set->reverse.n; i++)
-        cli_unescape((char *)(uintptr_t)set->reverse.item[i]);
+    if (!set->escape) return;
+    if (set->prompt) cli_unescape((char *)(uintptr_t)set->prompt);
+    if (set->system) cli_unescape((char *)(uintptr_t)set->system);
+    for (int i = 0; i < set->reverse.n; i++) cli_unescape((char *)(uintptr_t)set->reverse.item[i]);
 }
 
 static int run(const run_settings *set)
@@ -220,12 +208,9 @@ static int run(const run_settings *set)
     generator g = {.s = &s, .set = set};
     cli_text prompt = {0};
     int code = first_prompt(set, &prompt);
-    if (code == CLI_GO)
-        code = session_open(&s, set);
-    if (code == CLI_GO)
-        code = converse(&s, set, &c, &g, &prompt);
-    if (code == CLI_GO || cli_interrupted())
-        code = report_print(&g, &c);
+    if (code == CLI_GO) code = session_open(&s, set);
+    if (code == CLI_GO) code = converse(&s, set, &c, &g, &prompt);
+    if (code == CLI_GO || cli_interrupted()) code = report_print(&g);
     generator_close(&g);
     chat_close(&c);
     session_close(&s);
@@ -238,8 +223,7 @@ int cmd_run(int argc, char **argv)
     run_settings set = {.escape = true, .report = true, .repack = true};
     kv_settings_init(&set.kv);
     int code = cli_parse(&syntax, &set, argc, argv);
-    if (code != CLI_GO)
-        return code;
+    if (code != CLI_GO) return code;
     if (set.raw && set.chat_template) {
         cli_error("--raw means no chat template, so --chat-template %s cannot be meant too", set.chat_template);
         return CLI_USAGE;

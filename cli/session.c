@@ -20,11 +20,9 @@ static int load_failed(const char *path, const char *reason)
     static const char *const cannot[] = {"unknown", "unsupported", "not supported", "alloc", "memory", "buffer"};
     int code = CLI_DAMAGED;
     for (size_t i = 0; i < sizeof cannot / sizeof cannot[0]; i++) {
-        if (strstr(reason, cannot[i]))
-            code = CLI_CANNOT;
+        if (strstr(reason, cannot[i])) code = CLI_CANNOT;
     }
-    if (!reason[0])
-        code = CLI_CANNOT;
+    if (!reason[0]) code = CLI_CANNOT;
     cli_error("libllama cannot load '%s'%s%s", path, reason[0] ? ": " : "", reason);
     return code;
 }
@@ -38,8 +36,7 @@ static int load_model(session *s, const run_settings *set)
     cli_capture_begin();
     s->model = llama_model_load_from_file(set->model, mp);
     const char *reason = cli_capture_end();
-    if (!s->model)
-        return cli_interrupted() ? CLI_DONE : load_failed(set->model, reason);
+    if (!s->model) return cli_interrupted() ? CLI_DONE : load_failed(set->model, reason);
     s->vocab = llama_model_get_vocab(s->model);
     return CLI_GO;
 }
@@ -54,8 +51,7 @@ static bool on_abort(void *user)
 
 static enum llama_rope_scaling_type rope_scaling(const char *name)
 {
-    if (strcmp(name, "none") == 0)
-        return LLAMA_ROPE_SCALING_TYPE_NONE;
+    if (strcmp(name, "none") == 0) return LLAMA_ROPE_SCALING_TYPE_NONE;
     return strcmp(name, "linear") == 0 ? LLAMA_ROPE_SCALING_TYPE_LINEAR : LLAMA_ROPE_SCALING_TYPE_YARN;
 }
 
@@ -66,18 +62,13 @@ static struct llama_context_params context_params(const session *s, const run_se
     cp.n_threads_batch = set->threads_batch > 0 ? (int32_t)set->threads_batch : s->threads;
     cp.offload_kqv = false;
     cp.abort_callback = on_abort;
-    if (set->rope_scaling)
-        cp.rope_scaling_type = rope_scaling(set->rope_scaling);
+    if (set->rope_scaling) cp.rope_scaling_type = rope_scaling(set->rope_scaling);
     cp.rope_freq_base = (float)set->rope_base;
     cp.rope_freq_scale = (float)(set->rope_scale > 0 ? 1 / set->rope_scale : set->rope_freq_scale);
-    if (set->yarn_ext >= 0)
-        cp.yarn_ext_factor = (float)set->yarn_ext;
-    if (set->yarn_attn >= 0)
-        cp.yarn_attn_factor = (float)set->yarn_attn;
-    if (set->yarn_slow >= 0)
-        cp.yarn_beta_slow = (float)set->yarn_slow;
-    if (set->yarn_fast >= 0)
-        cp.yarn_beta_fast = (float)set->yarn_fast;
+    if (set->yarn_ext >= 0) cp.yarn_ext_factor = (float)set->yarn_ext;
+    if (set->yarn_attn >= 0) cp.yarn_attn_factor = (float)set->yarn_attn;
+    if (set->yarn_slow >= 0) cp.yarn_beta_slow = (float)set->yarn_slow;
+    if (set->yarn_fast >= 0) cp.yarn_beta_fast = (float)set->yarn_fast;
     cp.yarn_orig_ctx = (uint32_t)set->yarn_context;
     return cp;
 }
@@ -96,8 +87,7 @@ static void fold_params(kvf_llama_params *kp, const session *s, const run_settin
     kvf_llama_params_init(kp);
     kp->n_ctx = set->context;
     kp->n_batch = (int32_t)set->batch;
-    if (set->ubatch > 0 && (set->batch == 0 || set->ubatch < set->batch))
-        kp->n_batch = (int32_t)set->ubatch;
+    if (set->ubatch > 0 && (set->batch == 0 || set->ubatch < set->batch)) kp->n_batch = (int32_t)set->ubatch;
     kp->k = s->kv.k;
     kp->v = s->kv.v;
     kp->kv_layer = s->kv.layers.data;
@@ -121,8 +111,7 @@ static int open_context(session *s, const run_settings *set)
     kvf_llama_params kp;
     fold_params(&kp, s, set);
     int rc = kvf_llama_prepare(s->model, &cp, &kp, &s->fold, error, sizeof error);
-    if (rc != KVF_OK)
-        return fold_failed(rc, error);
+    if (rc != KVF_OK) return fold_failed(rc, error);
     cli_capture_begin();
     s->ctx = llama_init_from_model(s->model, cp);
     const char *reason = cli_capture_end();
@@ -131,8 +120,7 @@ static int open_context(session *s, const run_settings *set)
         return CLI_CANNOT;
     }
     rc = kvf_llama_attach(s->fold, s->ctx);
-    if (rc != KVF_OK)
-        return cli_interrupted() ? CLI_DONE : fold_failed(rc, kvf_llama_error(s->fold));
+    if (rc != KVF_OK) return cli_interrupted() ? CLI_DONE : fold_failed(rc, kvf_llama_error(s->fold));
     s->context = kvf_llama_n_ctx(s->fold);
     s->host.size = sizeof s->host;
     rc = kvf_llama_stats(s->fold, &s->host);
@@ -164,28 +152,20 @@ int session_open(session *s, const run_settings *set)
     *s = (session){0};
     s->threads = set->threads > 0 ? (int)set->threads : cli_threads_default();
     int code = kv_choice_make(&s->kv, &set->kv);
-    if (code == CLI_GO)
-        code = model_file_open(&s->file, set->model);
-    if (code == CLI_GO)
-        code = shape_read(&s->shape, &s->file);
-    if (code == CLI_GO)
-        code = check_settings(s, set);
-    if (code == CLI_GO)
-        code = load_model(s, set);
-    if (code == CLI_GO)
-        code = open_context(s, set);
+    if (code == CLI_GO) code = model_file_open(&s->file, set->model);
+    if (code == CLI_GO) code = shape_read(&s->shape, &s->file);
+    if (code == CLI_GO) code = check_settings(s, set);
+    if (code == CLI_GO) code = load_model(s, set);
+    if (code == CLI_GO) code = open_context(s, set);
     return code;
 }
 
 void session_close(session *s)
 {
-    if (s->fold)
-        kvf_llama_detach(s->fold);
-    if (s->ctx)
-        llama_free(s->ctx);
+    if (s->fold) kvf_llama_detach(s->fold);
+    if (s->ctx) llama_free(s->ctx);
     kvf_llama_free(&s->fold);
-    if (s->model)
-        llama_model_free(s->model);
+    if (s->model) llama_model_free(s->model);
     shape_free(&s->shape);
     model_file_close(&s->file);
     kv_choice_free(&s->kv);

@@ -28,16 +28,14 @@ static window_rule rule_of(const model_file *m)
 {
     window_rule none = {NULL, 1, 0, 0}; /* period 1: every layer attends to everything */
     for (size_t i = 0; i < sizeof window_rules / sizeof window_rules[0]; i++) {
-        if (strcmp(window_rules[i].arch, m->arch) == 0)
-            return window_rules[i];
+        if (strcmp(window_rules[i].arch, m->arch) == 0) return window_rules[i];
     }
     return none;
 }
 
 static bool windowed_by_period(int64_t period, int32_t first, int32_t il)
 {
-    if (period <= 0)
-        return true;
+    if (period <= 0) return true;
     return first ? il % period != 0 : il % period < period - 1;
 }
 
@@ -47,18 +45,15 @@ static void read_windows(shape *s, const model_file *m)
     window_rule rule = rule_of(m);
     int64_t window = rule.window, period = rule.period, k_dim = 0, v_dim = 0;
     model_file_int(m, "attention.sliding_window", &window);
-    if (window <= 0 || window > INT32_MAX)
-        return;
+    if (window <= 0 || window > INT32_MAX) return;
     bool array = model_file_is_array(m, pattern);
-    if (!array)
-        model_file_int(m, pattern, &period);
+    if (!array) model_file_int(m, pattern, &period);
     model_file_int(m, "attention.key_length_swa", &k_dim);
     model_file_int(m, "attention.value_length_swa", &v_dim);
     for (int32_t il = 0; il < s->n_layers; il++) {
         int64_t flag = 0;
         bool windowed = array ? model_file_int_at(m, pattern, il, &flag) && flag : windowed_by_period(period, rule.first, il);
-        if (!windowed || !s->layer[il].attention)
-            continue;
+        if (!windowed || !s->layer[il].attention) continue;
         s->layer[il].window = (int32_t)window;
         s->layer[il].k_dim = k_dim > 0 ? (int32_t)k_dim : s->layer[il].k_dim;
         s->layer[il].v_dim = v_dim > 0 ? (int32_t)v_dim : s->layer[il].v_dim;
@@ -71,12 +66,9 @@ static void read_windows(shape *s, const model_file *m)
 static bool attends(const model_file *m, int32_t il, int64_t kv_heads)
 {
     int64_t recurrent = 0, interval = 0;
-    if (kv_heads <= 0)
-        return false;
-    if (model_file_int_at(m, "attention.recurrent_layers", il, &recurrent))
-        return recurrent == 0;
-    if (model_file_int(m, "full_attention_interval", &interval) && interval > 0)
-        return (il + 1) % interval == 0;
+    if (kv_heads <= 0) return false;
+    if (model_file_int_at(m, "attention.recurrent_layers", il, &recurrent)) return recurrent == 0;
+    if (model_file_int(m, "full_attention_interval", &interval) && interval > 0) return (il + 1) % interval == 0;
     return true;
 }
 
@@ -86,30 +78,30 @@ static int bad(const model_file *m, const char *key, int64_t value)
     return CLI_DAMAGED;
 }
 
+/* A number for all layers or one for each; absent: *value stays. An array that is too short makes it impossible. */
+static void of_layer(const model_file *m, const char *key, int32_t il, int64_t *value)
+{
+    if (!model_file_int_at(m, key, il, value) && model_file_is_array(m, key)) *value = -1;
+}
+
 static int read_layer(shape_layer *l, const model_file *m, int32_t il)
 {
     int64_t heads = 0, kv_heads, embedding = 0, k_dim = 0, v_dim = 0, k_mla = 0, v_mla = 0;
-    model_file_int_at(m, "attention.head_count", il, &heads);
+    of_layer(m, "attention.head_count", il, &heads);
     kv_heads = heads;
-    model_file_int_at(m, "attention.head_count_kv", il, &kv_heads);
-    if (heads < 0 || heads > MOST_HEADS)
-        return bad(m, "attention.head_count", heads);
-    if (kv_heads < 0 || kv_heads > MOST_HEADS)
-        return bad(m, "attention.head_count_kv", kv_heads);
+    of_layer(m, "attention.head_count_kv", il, &kv_heads);
+    if (heads < 0 || heads > MOST_HEADS) return bad(m, "attention.head_count", heads);
+    if (kv_heads < 0 || kv_heads > MOST_HEADS) return bad(m, "attention.head_count_kv", kv_heads);
     l->share = -1;
     l->attention = heads > 0 && attends(m, il, kv_heads);
-    if (!l->attention)
-        return CLI_GO;
+    if (!l->attention) return CLI_GO;
     model_file_int(m, "embedding_length", &embedding);
     k_dim = v_dim = embedding / heads;
     model_file_int(m, "attention.key_length", &k_dim);
     model_file_int(m, "attention.value_length", &v_dim);
-    if (k_dim < 1 || k_dim > 65536)
-        return bad(m, "attention.key_length", k_dim);
-    if (v_dim < 1 || v_dim > 65536)
-        return bad(m, "attention.value_length", v_dim);
-    if (heads % kv_heads != 0)
-        return bad(m, "attention.head_count_kv", kv_heads);
+    if (k_dim < 1 || k_dim > 65536) return bad(m, "attention.key_length", k_dim);
+    if (v_dim < 1 || v_dim > 65536) return bad(m, "attention.value_length", v_dim);
+    if (heads % kv_heads != 0) return bad(m, "attention.head_count_kv", kv_heads);
     model_file_int(m, "attention.key_length_mla", &k_mla);
     model_file_int(m, "attention.value_length_mla", &v_mla);
     l->q_heads = (int32_t)heads;
@@ -124,11 +116,9 @@ static int read_layer(shape_layer *l, const model_file *m, int32_t il)
 static void read_sharing(shape *s, const model_file *m)
 {
     int64_t n = 0;
-    if (!model_file_int(m, "attention.shared_kv_layers", &n) || n <= 0 || n > s->n_layers - 2)
-        return;
+    if (!model_file_int(m, "attention.shared_kv_layers", &n) || n <= 0 || n > s->n_layers - 2) return;
     int32_t own = s->n_layers - (int32_t)n;
-    for (int32_t il = own; il < s->n_layers; il++)
-        s->layer[il].share = own - (s->layer[il].window > 0 ? 2 : 1);
+    for (int32_t il = own; il < s->n_layers; il++) s->layer[il].share = own - (s->layer[il].window > 0 ? 2 : 1);
 }
 
 static void read_refusals(shape *s, const model_file *m)
@@ -146,11 +136,9 @@ int shape_read(shape *s, const model_file *m)
 {
     *s = (shape){0};
     int64_t blocks = 0, prediction = 0;
-    if (!model_file_int(m, "block_count", &blocks) || blocks < 1 || blocks > MOST_LAYERS)
-        return bad(m, "block_count", blocks);
+    if (!model_file_int(m, "block_count", &blocks) || blocks < 1 || blocks > MOST_LAYERS) return bad(m, "block_count", blocks);
     model_file_int(m, "nextn_predict_layers", &prediction);
-    if (prediction < 0 || prediction >= blocks)
-        return bad(m, "nextn_predict_layers", prediction);
+    if (prediction < 0 || prediction >= blocks) return bad(m, "nextn_predict_layers", prediction);
     model_file_int(m, "context_length", &s->context);
     s->n_layers = (int32_t)(blocks - prediction);
     s->layer = cli_alloc((size_t)s->n_layers, sizeof *s->layer);
@@ -183,8 +171,7 @@ void shape_params(const shape *s, const kv_choice *kv, kvf_params *p, kvf_layer 
     kvf_layer *list = cli_alloc((size_t)s->n_attention, sizeof *list);
     for (int32_t il = 0; il < s->n_layers; il++) {
         const shape_layer *l = &s->layer[il];
-        if (!l->attention)
-            continue;
+        if (!l->attention) continue;
         kvf_layer *to = &list[index[il] = n++];
         kvf_layer_init(to);
         to->q_heads = l->q_heads;
@@ -207,8 +194,7 @@ void shape_params(const shape *s, const kv_choice *kv, kvf_params *p, kvf_layer 
     p->cpu = kv->cpu;
     p->error = error;
     p->error_size = error_size;
-    if (error_size > 0)
-        error[0] = '\0';
+    if (error_size > 0) error[0] = '\0';
 }
 
 static int64_t padded(int64_t n)
@@ -222,8 +208,7 @@ static int64_t f16_rows(const shape *s, int64_t full, int64_t batch)
     int64_t bytes = 0;
     for (int32_t il = 0; il < s->n_layers; il++) {
         const shape_layer *l = &s->layer[il];
-        if (!l->attention || l->share >= 0)
-            continue;
+        if (!l->attention || l->share >= 0) continue;
         int64_t limit = padded(l->window + batch);
         int64_t cells = l->window > 0 && limit < full ? limit : full;
         bytes += cells * l->kv_heads * (l->k_dim + (l->v_in_k ? 0 : l->v_dim)) * 2;

@@ -18,11 +18,11 @@ typedef struct shape_layer {
 } shape_layer;
 
 typedef struct shape {
-    int32_t n_layers;     /* of the model; prediction heads are not counted */
-    int32_t n_attention;  /* of those, with attention */
-    int64_t context;      /* training length, 0 unknown */
-    shape_layer *layer;   /* [n_layers] */
-    char refused[160];    /* why the model as a whole cannot be folded, "" when it can */
+    int32_t n_layers;    /* of the model; prediction heads are not counted */
+    int32_t n_attention; /* of those, with attention */
+    int64_t context;     /* training length, 0 unknown */
+    shape_layer *layer;  /* [n_layers] */
+    char refused[160];   /* why the model as a whole cannot be folded, "" when it can */
 } shape;
 
 /* CLI_GO, or CLI_DAMAGED after a sentence when the header is impossible. */

@@ -14,14 +14,12 @@
 static int64_t proc_bytes(const char *path, const char *name)
 {
     FILE *f = fopen(path, "r");
-    if (!f)
-        return -1;
+    if (!f) return -1;
     char line[256];
     long long kilobytes = -1;
     while (kilobytes < 0 && fgets(line, sizeof line, f)) {
         size_t n = strlen(name);
-        if (strncmp(line, name, n) == 0 && line[n] == ':' && sscanf(line + n + 1, "%lld", &kilobytes) != 1)
-            kilobytes = -1;
+        if (strncmp(line, name, n) == 0 && line[n] == ':' && sscanf(line + n + 1, "%lld", &kilobytes) != 1) kilobytes = -1;
     }
     fclose(f);
     return kilobytes < 0 ? -1 : (int64_t)kilobytes * 1024;
@@ -42,11 +40,9 @@ int64_t cli_memory_available(void)
 int64_t cli_memory_peak(void)
 {
     int64_t bytes = proc_bytes("/proc/self/status", "VmHWM");
-    if (bytes >= 0)
-        return bytes;
+    if (bytes >= 0) return bytes;
     struct rusage usage;
-    if (getrusage(RUSAGE_SELF, &usage) != 0)
-        return -1;
+    if (getrusage(RUSAGE_SELF, &usage) != 0) return -1;
 #ifdef __APPLE__
     return (int64_t)usage.ru_maxrss;
 #else
@@ -58,8 +54,7 @@ static int processors(void)
 {
 #ifdef __linux__
     cpu_set_t set;
-    if (sched_getaffinity(0, sizeof set, &set) == 0)
-        return CPU_COUNT(&set);
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
 #endif
     long n = sysconf(_SC_NPROCESSORS_ONLN);
     return n > 0 ? (int)n : 1;

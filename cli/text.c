@@ -23,11 +23,9 @@ void *cli_alloc(size_t count, size_t size)
 
 static void grow(cli_text *t, size_t n)
 {
-    if (t->length + n + 1 <= t->capacity)
-        return;
+    if (t->length + n + 1 <= t->capacity) return;
     size_t capacity = t->capacity ? t->capacity : 256;
-    while (capacity < t->length + n + 1)
-        capacity *= 2;
+    while (capacity < t->length + n + 1) capacity *= 2;
     t->data = need(realloc(t->data, capacity));
     t->capacity = capacity;
 }
@@ -35,8 +33,7 @@ static void grow(cli_text *t, size_t n)
 void cli_text_add(cli_text *t, const char *bytes, size_t n)
 {
     grow(t, n);
-    if (n > 0)
-        memcpy(t->data + t->length, bytes, n);
+    if (n > 0) memcpy(t->data + t->length, bytes, n);
     t->length += n;
     t->data[t->length] = '\0';
 }
@@ -68,12 +65,10 @@ const char *cli_bytes(int64_t bytes)
     static int next;
     static const char *const unit[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     char *text = ring[next++ % 8];
-    if (bytes < 0)
-        return "unknown";
+    if (bytes < 0) return "unknown";
     double x = (double)bytes;
     int u = 0;
-    for (; x >= 1024 && u < 4; u++)
-        x /= 1024;
+    for (; x >= 1024 && u < 4; u++) x /= 1024;
     snprintf(text, sizeof ring[0], u == 0 ? "%.0f %s" : "%.1f %s", x, unit[u]);
     return text;
 }
@@ -89,10 +84,8 @@ size_t cli_distance(const char *a, const char *b)
     enum { MOST = 64 };
     size_t row[MOST + 1];
     size_t n = strlen(b);
-    if (n > MOST)
-        return SIZE_MAX;
-    for (size_t j = 0; j <= n; j++)
-        row[j] = j;
+    if (n > MOST) return SIZE_MAX;
+    for (size_t j = 0; j <= n; j++) row[j] = j;
     for (size_t i = 1; a[i - 1]; i++) {
         size_t diagonal = row[0];
         row[0] = i;
@@ -109,14 +102,10 @@ size_t cli_distance(const char *a, const char *b)
 
 static int sequence_length(unsigned char lead)
 {
-    if (lead < 0x80)
-        return 1;
-    if (lead >= 0xC2 && lead <= 0xDF)
-        return 2;
-    if (lead >= 0xE0 && lead <= 0xEF)
-        return 3;
-    if (lead >= 0xF0 && lead <= 0xF4)
-        return 4;
+    if (lead < 0x80) return 1;
+    if (lead >= 0xC2 && lead <= 0xDF) return 2;
+    if (lead >= 0xE0 && lead <= 0xEF) return 3;
+    if (lead >= 0xF0 && lead <= 0xF4) return 4;
     return -1;
 }
 
@@ -133,10 +122,8 @@ int cli_utf8_step(const char *p, size_t n)
     const unsigned char *u = (const unsigned char *)p;
     int length = n ? sequence_length(u[0]) : 0;
     for (int i = 1; i < length; i++) {
-        if ((size_t)i >= n)
-            return 0;
-        if (i == 1 ? !second_fits(u[0], u[1]) : (u[i] & 0xC0) != 0x80)
-            return -1;
+        if ((size_t)i >= n) return 0;
+        if (i == 1 ? !second_fits(u[0], u[1]) : (u[i] & 0xC0) != 0x80) return -1;
     }
     return length;
 }
@@ -200,11 +187,9 @@ int cli_read_file(const char *path, cli_text *t)
     }
     char chunk[65536];
     size_t n;
-    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
-        cli_text_add(t, chunk, n);
+    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0) cli_text_add(t, chunk, n);
     bool failed = ferror(f) != 0;
-    if (!standard)
-        fclose(f);
+    if (!standard) fclose(f);
     if (failed) {
         cli_error("cannot read '%s': %s", path, strerror(errno));
         return CLI_CANNOT;

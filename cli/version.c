@@ -32,11 +32,9 @@ const char *cli_cpu_in_use(void)
 {
     const char *asked = getenv("KVFOLD_CPU"), *name, *best = "scalar";
     int32_t present;
-    if (asked && asked[0])
-        return asked;
+    if (asked && asked[0]) return asked;
     for (int32_t i = 0; kvf_cpu_list(i, &name, &present) == KVF_OK; i++) {
-        if (present)
-            best = name;
+        if (present) best = name;
     }
     return best;
 }
@@ -46,9 +44,9 @@ typedef struct version_settings {
 } version_settings;
 
 static const cli_option options[] = {
-    {.kind = CLI_HEADING, .help = "options"},
-    {"--json", NULL, CLI_ON, offsetof(version_settings, json), 0, 0, NULL, NULL, NULL, "one JSON object"},
-    {.kind = CLI_HEADING},
+    CLI_HEAD("options"),
+    CLI_SWITCH(CLI_ON, "--json", version_settings, json, "one JSON object"),
+    CLI_END,
 };
 
 static const cli_syntax syntax = {
@@ -62,8 +60,7 @@ int cli_print_version(int argc, char **argv)
 {
     version_settings set = {0};
     int code = cli_parse(&syntax, &set, argc, argv);
-    if (code != CLI_GO)
-        return code;
+    if (code != CLI_GO) return code;
     if (set.json)
         return cli_print_json(json_pack("{s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "version", kvf_version(), "build", cli_build_id(),
                                         "libllama", llama_version(), "ggml", ggml_version(), "ggml_commit", ggml_commit(), "cpu",

@@ -40,6 +40,8 @@ typedef struct kvf_part {
     size_t scale_offset;  /* bytes from the start of the record to the f16 scales */
     size_t min_offset;    /* ... to the f16 minima (has_min) */
     size_t bytes;         /* of a record, a multiple of 64 */
+    int64_t next_offset;  /* set by the cache, a hint for fetching ahead: the record that is probably read after this one starts */
+    size_t next_bytes;    /* next_offset bytes after the start of this one and has next_bytes bytes; 0: not known */
     char canonical[64];   /* the spec with every option written out */
 } kvf_part;
 

@@ -20,7 +20,9 @@ if ! command -v clang-format >/dev/null; then
 elif [ "${1:-}" = --format ]; then
     clang-format -i "${sources[@]}"
 else
-    clang-format --dry-run -Werror "${sources[@]}" || complain "run scripts/lint.sh --format"
+    for file in "${sources[@]}"; do
+        clang-format "$file" | cmp -s "$file" - || complain "$file: not formatted (scripts/lint.sh --format)"
+    done
 fi
 
 grep -nIE '[[:blank:]]+$' "${texts[@]}" && complain "blanks at the end of lines"

@@ -69,8 +69,10 @@ sudo apt-get update && sudo apt-get install -y --no-install-recommends $packages
 find_llama() {
     local probe=$build/find-llama status=0
     rm -rf "$probe"
-    cmake -S "$root/scripts/find-llama" -B "$probe" -DKVFOLD_LLAMA_DIR="$llama_dir" >"$build/find-llama.log" 2>&1 || status=1
-    cat "$probe/answer" 2>/dev/null || tail -n 3 "$build/find-llama.log"
+    mkdir -p "$probe"
+    cmake -S "$root/scripts/find-llama" -B "$probe" -DKVFOLD_LLAMA_DIR="$llama_dir" >"$probe/log" 2>&1 || status=1
+    cat "$probe/answer" 2>/dev/null || tail -n 3 "$probe/log"
+    rm -rf "$probe"
     return $status
 }
 

@@ -16,12 +16,12 @@
 #endif
 
 enum {
-    KVFI_HOST_PAD = 256,       /* libllama rounds n_ctx and the cells of a window cache up to this */
-    KVFI_HOST_MIN_BATCH = 16,  /* rows; the probe needs a few */
+    KVFI_HOST_PAD = 256,      /* libllama rounds n_ctx and the cells of a window cache up to this */
+    KVFI_HOST_MIN_BATCH = 16, /* rows; the probe needs a few */
     KVFI_HOST_PROBE_ROWS = 3,
-    KVFI_HOST_INDEX_SETS = 8,  /* distinct cell-index tensors of one graph: K and V, full and window, with room */
-    KVFI_HOST_MASKS = 8,       /* distinct masks of one graph */
-    KVFI_HOST_SPEC = 96        /* characters of a codec spec */
+    KVFI_HOST_INDEX_SETS = 8, /* distinct cell-index tensors of one graph: K and V, full and window, with room */
+    KVFI_HOST_MASKS = 8,      /* distinct masks of one graph */
+    KVFI_HOST_SPEC = 96       /* characters of a codec spec */
 };
 
 /* RoPE as the graph applies it to the keys of one layer. dims 0: none on the key's path. */
@@ -30,59 +30,59 @@ typedef struct kvfi_host_rope {
     int32_t sections[4];
     float base, scale, ext, attn, beta_fast, beta_slow;
     int32_t n_factors;
-    float *factors;            /* frequency factors, copied; NULL: none */
+    float *factors; /* frequency factors, copied; NULL: none */
     char factors_name[GGML_MAX_NAME];
 } kvfi_host_rope;
 
 /* One attention layer of the model; its index in kvf_llama.attn is its layer in the cache. */
 typedef struct kvfi_host_layer {
-    int32_t il;                /* layer of the model */
-    int32_t owner;             /* layer of the model whose cache tensors it reads */
-    int32_t share;             /* index of the owner in kvf_llama.attn, -1: itself */
+    int32_t il;    /* layer of the model */
+    int32_t owner; /* layer of the model whose cache tensors it reads */
+    int32_t share; /* index of the owner in kvf_llama.attn, -1: itself */
     int32_t q_heads, kv_heads, k_dim, v_dim, v_in_k;
-    int32_t window;            /* 0: full */
-    int32_t visible;           /* cells that the window probe saw */
+    int32_t window;  /* 0: full */
+    int32_t visible; /* cells that the window probe saw */
     float scale, max_bias, softcap;
-    float *slopes;             /* ALiBi, [q_heads]; NULL: none */
-    int64_t row_bytes;         /* of one host cell: K and V */
-    int64_t host_bytes;        /* of its cache tensors */
+    float *slopes;      /* ALiBi, [q_heads]; NULL: none */
+    int64_t row_bytes;  /* of one host cell: K and V */
+    int64_t host_bytes; /* of its cache tensors */
     int64_t host_cells;
-    double mismatch;           /* relative distance from ggml's own attention, measured at attach */
+    double mismatch; /* relative distance from ggml's own attention, measured at attach */
     kvfi_host_rope rope;
-    char k[KVFI_HOST_SPEC], v[KVFI_HOST_SPEC];   /* override asked for, then the canonical spec */
-    kvf_view k_rows, v_rows;   /* of the decode in progress */
+    char k[KVFI_HOST_SPEC], v[KVFI_HOST_SPEC]; /* override asked for, then the canonical spec */
+    kvf_view k_rows, v_rows;                   /* of the decode in progress */
     const int32_t *cells;
 } kvfi_host_layer;
 
 /* What the graph says about cache_k_l<il>. */
 typedef struct kvfi_host_slot {
-    int32_t stored;            /* its rows are written by this graph */
-    int32_t read;              /* a flash attention reads it */
-    const int32_t *cells[2];   /* of the decode in progress, by kvf_side */
-    kvfi_host_rope rope;       /* filled by the probe, moved to the layer */
+    int32_t stored;          /* its rows are written by this graph */
+    int32_t read;            /* a flash attention reads it */
+    const int32_t *cells[2]; /* of the decode in progress, by kvf_side */
+    kvfi_host_rope rope;     /* filled by the probe, moved to the layer */
 } kvfi_host_slot;
 
 typedef enum kvfi_host_mode {
-    KVFI_HOST_IDLE,            /* only the caller's own callback */
-    KVFI_HOST_SHAPE,           /* probe: which layers, which shapes */
-    KVFI_HOST_WINDOW,          /* probe: cells that each layer sees */
-    KVFI_HOST_CHECK,           /* probe: our attention beside ggml's */
+    KVFI_HOST_IDLE,   /* only the caller's own callback */
+    KVFI_HOST_SHAPE,  /* probe: which layers, which shapes */
+    KVFI_HOST_WINDOW, /* probe: cells that each layer sees */
+    KVFI_HOST_CHECK,  /* probe: our attention beside ggml's */
     KVFI_HOST_DECODE
 } kvfi_host_mode;
 
 typedef struct kvfi_host_index {
     const struct ggml_tensor *tensor;
-    int32_t *cells;            /* [n_batch] */
+    int32_t *cells; /* [n_batch] */
 } kvfi_host_index;
 
 /* The decode in progress, as the callback sees it. */
 typedef struct kvfi_host_run {
     kvfi_host_mode mode;
     int32_t rows, attended, last_il;
-    int error;                 /* first failure inside the graph; the sentence is in kvf_llama.error */
-    int stopped;               /* the caller's callback ended the graph */
-    int caller_wants;          /* the caller asked for the node that is being computed */
-    struct ggml_tensor *stop;  /* node asked for by us */
+    int error;                   /* first failure inside the graph; the sentence is in kvf_llama.error */
+    int stopped;                 /* the caller's callback ended the graph */
+    int caller_wants;            /* the caller asked for the node that is being computed */
+    struct ggml_tensor *stop;    /* node asked for by us */
     struct ggml_tensor *skipped; /* node whose COMPUTE flag is cleared at this moment */
     int32_t n_index, n_masks;
     kvfi_host_index index[KVFI_HOST_INDEX_SETS];
@@ -90,13 +90,13 @@ typedef struct kvfi_host_run {
 } kvfi_host_run;
 
 typedef struct kvfi_host_threads {
-    ggml_backend_t cpu;        /* for the custom-op graph and for finding out who owns ggml's threads */
+    ggml_backend_t cpu; /* for the custom-op graph and for finding out who owns ggml's threads */
     struct ggml_context *memory;
     struct ggml_cgraph *graph;
     ggml_backend_set_n_threads_t set_n_threads;
-    int openmp;                /* ggml's workers belong to the OpenMP runtime that this file was built with */
+    int openmp; /* ggml's workers belong to the OpenMP runtime that this file was built with */
     const kvf_plan *plan;
-    int team;                  /* written by the probe */
+    int team; /* written by the probe */
 } kvfi_host_threads;
 
 typedef struct kvfi_host_state {
@@ -116,14 +116,15 @@ struct kvf_llama {
     void *log_user;
 
     int32_t n_seq, n_batch, n_layers, n_slots, n_vocab, window, hybrid;
-    int32_t host_ctx;          /* cells asked of libllama */
-    int32_t long_rope;         /* 0: no such model; 1: the short factors apply; 2: the long ones */
+    int32_t host_seq;  /* sequences asked of libllama */
+    int32_t host_ctx;  /* cells asked of libllama */
+    int32_t long_rope; /* 0: no such model; 1: the short factors apply; 2: the long ones */
     int64_t n_ctx;
-    int64_t reserved;          /* tokens reserved in the cache */
+    int64_t reserved; /* tokens reserved in the cache */
 
     int32_t n_attn;
-    kvfi_host_layer *attn;     /* [n_layers], in graph order */
-    kvfi_host_slot *slots;     /* [n_slots] by layer of the model */
+    kvfi_host_layer *attn; /* [n_layers], in graph order */
+    kvfi_host_slot *slots; /* [n_slots] by layer of the model */
     kvfi_host_run run;
     kvfi_host_threads threads;
 
@@ -134,21 +135,21 @@ struct kvf_llama {
     llama_seq_id *seqs, **seq_ptrs;
     int32_t *seq_counts;
     int8_t *outputs;
-    int32_t *cell_memory;      /* [KVFI_HOST_INDEX_SETS][n_batch] */
-    float *scratch;            /* output of one attention, for the check */
+    int32_t *cell_memory; /* [KVFI_HOST_INDEX_SETS][n_batch] */
+    float *scratch;       /* output of one attention, for the check */
     size_t scratch_size;
 
     /* the whole batch: rows and where their logits are */
     int32_t n_rows, rows_done, last_first, rows_capacity;
     int32_t *row_seq, *row_pos; /* [rows_capacity] */
-    int32_t *row_saved;        /* index in saved, -1: none */
+    int32_t *row_saved;         /* index in saved, -1: none */
     int8_t *row_output;
     float *saved;
-    size_t saved_capacity;     /* rows */
+    size_t saved_capacity; /* rows */
 
-    int32_t *next;             /* [n_seq] next position while a batch is checked */
-    int64_t *held;             /* [n_seq] rows of each sequence */
-    int8_t *lost;              /* [n_seq] recurrent state could not be restored */
+    int32_t *next; /* [n_seq] next position while a batch is checked */
+    int64_t *held; /* [n_seq] rows of each sequence */
+    int8_t *lost;  /* [n_seq] recurrent state could not be restored */
     kvfi_host_state state;
 
     int64_t asks, stops, attend_us;

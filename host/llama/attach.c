@@ -13,10 +13,12 @@ static int check_attach(kvf_llama *h, struct llama_context *ctx)
     if (llama_get_model(ctx) != h->model) return kvfi_host_fail(h, KVF_E_ARG, "attach: the context belongs to another model");
     if (!llama_get_memory(ctx)) return kvfi_host_fail(h, KVF_E_MODEL, "the context has no memory: nothing to fold");
     if ((int32_t)llama_n_ctx(ctx) != h->host_ctx || (int32_t)llama_n_batch(ctx) != h->n_batch ||
-        (int32_t)llama_n_ubatch(ctx) != h->n_batch || (int32_t)llama_n_seq_max(ctx) != h->n_seq)
-        return kvfi_host_fail(h, KVF_E_ARG, "attach: the context has %u cells, batches of %u and %u rows, %u sequences; prepared were %d, %d "
-                              "and %d, %d", llama_n_ctx(ctx), llama_n_batch(ctx), llama_n_ubatch(ctx), llama_n_seq_max(ctx),
-                              (int)h->host_ctx, (int)h->n_batch, (int)h->n_batch, (int)h->n_seq);
+        (int32_t)llama_n_ubatch(ctx) != h->n_batch || (int32_t)llama_n_seq_max(ctx) != h->host_seq)
+        return kvfi_host_fail(h, KVF_E_ARG,
+                              "attach: the context has %u cells, batches of %u and %u rows, %u sequences; prepared were %d, %d "
+                              "and %d, %d",
+                              llama_n_ctx(ctx), llama_n_batch(ctx), llama_n_ubatch(ctx), llama_n_seq_max(ctx), (int)h->host_ctx,
+                              (int)h->n_batch, (int)h->n_batch, (int)h->host_seq);
     if (!llama_get_causal_attn(ctx)) return kvfi_host_fail(h, KVF_E_MODEL, "attach: the attention of the context is not causal");
     return KVF_OK;
 }
@@ -39,7 +41,8 @@ static int check_latent(kvf_llama *h, const kvfi_host_layer *l, const char *cano
 {
     size_t n = strcspn(canonical, ":");
     if (!l->v_in_k || (n == 3 && !strncmp(canonical, "f16", n)) || (n == 4 && !strncmp(canonical, "q8_0", n))) return KVF_OK;
-    return kvfi_host_fail(h, KVF_E_UNSUPPORTED, "layer %d: latent attention (MLA) with codec %s; allowed are f16 and q8_0", (int)l->il, canonical);
+    return kvfi_host_fail(h, KVF_E_UNSUPPORTED, "layer %d: latent attention (MLA) with codec %s; allowed are f16 and q8_0",
+                          (int)l->il, canonical);
 }
 
 static int canonical_spec(kvf_llama *h, const kvfi_host_layer *l, kvf_side side, char *spec, const char *wanted)
@@ -125,10 +128,12 @@ static void report(const kvf_llama *h)
 {
     int32_t windows = 0, shared = 0;
     for (int32_t i = 0; i < h->n_attn; i++) windows += h->attn[i].window > 0, shared += h->attn[i].share >= 0;
-    kvfi_host_log(h, KVF_LOG_INFO, "%d of %d layers have attention (%d with a window of %d, %d share keys and values); libllama keeps %d cells",
+    kvfi_host_log(h, KVF_LOG_INFO,
+                  "%d of %d layers have attention (%d with a window of %d, %d share keys and values); libllama keeps %d cells",
                   (int)h->n_attn, (int)h->n_layers, (int)windows, (int)h->window, (int)shared, (int)h->host_ctx);
     if (h->hybrid && h->n_seq > 1)
-        kvfi_host_log(h, KVF_LOG_WARN, "layers without attention: batches of several sequences are decoded one sequence at a time");
+        kvfi_host_log(h, KVF_LOG_WARN,
+                      "layers without attention: batches of several sequences are decoded one sequence at a time");
 }
 
 int kvf_llama_attach(kvf_llama *h, struct llama_context *ctx)
@@ -170,9 +175,10 @@ void kvf_llama_free(kvf_llama **handle)
     kvf_llama *h = *handle;
     *handle = NULL;
     forget(h); /* does not touch the context, which may be gone */
-    void *memory[] = {h->attn, h->slots, h->tokens, h->ids, h->positions, h->seqs, h->seq_ptrs, h->seq_counts, h->outputs, h->cell_memory,
-                      h->next, h->held, h->lost, h->row_seq, h->row_pos, h->row_saved, h->row_output, h->saved, h->state.data, h->k, h->v,
-                      h->kv_layer, h->cpu};
+    void *memory[] = {h->attn,       h->slots,      h->tokens,  h->ids,         h->positions,  h->seqs,
+                      h->seq_ptrs,   h->seq_counts, h->outputs, h->cell_memory, h->next,       h->held,
+                      h->lost,       h->row_seq,    h->row_pos, h->row_saved,   h->row_output, h->saved,
+                      h->state.data, h->k,          h->v,       h->kv_layer,    h->cpu};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
     free(h);
 }

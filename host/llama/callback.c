@@ -41,7 +41,8 @@ static const int32_t *read_cells(kvf_llama *h, const struct ggml_tensor *index)
 /* Keys or values of the batch enter the cache of layer il. */
 static int ask_rows(kvf_llama *h, const struct ggml_tensor *t, int32_t il, kvf_side side)
 {
-    if (il >= h->n_slots) return kvfi_host_fail(h, KVF_E_MODEL, "the host caches layer %d of a model of %d layers", (int)il, (int)h->n_layers);
+    if (il >= h->n_slots)
+        return kvfi_host_fail(h, KVF_E_MODEL, "the host caches layer %d of a model of %d layers", (int)il, (int)h->n_layers);
     kvfi_host_slot *slot = &h->slots[il];
     slot->cells[side] = read_cells(h, t->src[1]);
     if (!slot->cells[side])
@@ -60,7 +61,8 @@ static int ask_set_rows(kvf_llama *h, const struct ggml_tensor *t)
     il = kvfi_host_cache_layer(root, 'v');
     if (il >= 0) return ask_rows(h, t, il, KVF_V);
     if (kvfi_host_is_cache(root))
-        return kvfi_host_fail(h, KVF_E_MODEL, "the model keeps a cache of another kind (%s), as sparse attention does; it cannot be folded",
+        return kvfi_host_fail(h, KVF_E_MODEL,
+                              "the model keeps a cache of another kind (%s), as sparse attention does; it cannot be folded",
                               root->name);
     return KVF_OK;
 }
@@ -190,12 +192,15 @@ int kvfi_host_graph(kvf_llama *h, kvfi_host_mode mode, struct llama_batch batch)
     r->mode = KVFI_HOST_IDLE;
     restore_flag(h); /* the host may have given up between the two calls for a node */
     if (r->error) return r->error;
-    if (rc == 1) return kvfi_host_fail(h, KVF_E_HOST, "libllama found no room for %d rows among its %d cells", (int)r->rows, (int)h->host_ctx);
+    if (rc == 1)
+        return kvfi_host_fail(h, KVF_E_HOST, "libllama found no room for %d rows among its %d cells", (int)r->rows,
+                              (int)h->host_ctx);
     if (rc == 2) return kvfi_host_fail(h, KVF_E_HOST, "the decode was aborted by the caller's abort callback");
     if (rc) return kvfi_host_fail(h, KVF_E_HOST, "llama_decode failed with code %d", (int)rc);
     if (r->stopped) return kvfi_host_fail(h, KVF_E_HOST, "the caller's evaluation callback stopped the graph");
     if (mode != KVFI_HOST_SHAPE && r->attended != h->n_attn)
-        return kvfi_host_fail(h, KVF_E_HOST, "only %d of the %d attention layers were computed", (int)r->attended, (int)h->n_attn);
+        return kvfi_host_fail(h, KVF_E_HOST, "only %d of the %d attention layers were computed", (int)r->attended,
+                              (int)h->n_attn);
     llama_synchronize(h->ctx);
     return KVF_OK;
 }

@@ -12,10 +12,13 @@ static int trim_host(kvf_llama *h)
     for (int32_t s = 0; s < h->n_seq; s++) {
         llama_pos last = llama_memory_seq_pos_max(memory, s);
         if (last >= 0 && last != kvf_seq_pos_max(h->cache, s))
-            return kvfi_host_fail(h, KVF_E_STATE, "sequence %d: libllama is at position %d and the folded cache at %d; the context was used "
-                                  "without this handle", (int)s, (int)last, (int)kvf_seq_pos_max(h->cache, s));
+            return kvfi_host_fail(h, KVF_E_STATE,
+                                  "sequence %d: libllama is at position %d and the folded cache at %d; the context was used "
+                                  "without this handle",
+                                  (int)s, (int)last, (int)kvf_seq_pos_max(h->cache, s));
         if (last > 0 && !llama_memory_seq_rm(memory, s, 0, last))
-            return kvfi_host_fail(h, KVF_E_HOST, "libllama did not remove the rows of sequence %d before position %d", (int)s, (int)last);
+            return kvfi_host_fail(h, KVF_E_HOST, "libllama did not remove the rows of sequence %d before position %d", (int)s,
+                                  (int)last);
     }
     return KVF_OK;
 }

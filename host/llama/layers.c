@@ -29,8 +29,10 @@ static int check_memory(kvf_llama *h, int32_t il, const struct ggml_tensor *t)
     const char *names[] = {"result", "queries", "keys", "values", "mask", "sinks"};
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         if (parts[i] && !kvfi_host_in_host_memory(parts[i]))
-            return kvfi_host_fail(h, KVF_E_UNSUPPORTED, "layer %d: the %s of its attention are not in host memory; attention on a "
-                                  "device cannot be folded (load the model with fewer layers on the device)", (int)il, names[i]);
+            return kvfi_host_fail(h, KVF_E_UNSUPPORTED,
+                                  "layer %d: the %s of its attention are not in host memory; attention on a "
+                                  "device cannot be folded (load the model with fewer layers on the device)",
+                                  (int)il, names[i]);
     return KVF_OK;
 }
 
@@ -40,16 +42,18 @@ static int check_types(kvf_llama *h, int32_t il, const struct ggml_tensor *t)
     if (!q || !k || !v || !mask) return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: its attention has no mask", (int)il);
     if (q->type != GGML_TYPE_F32 || k->type != GGML_TYPE_F16 || v->type != GGML_TYPE_F16 || mask->type != GGML_TYPE_F16 ||
         t->type != GGML_TYPE_F32 || (sinks && sinks->type != GGML_TYPE_F32))
-        return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: attention on queries %s, keys %s, values %s, mask %s; f32, f16, f16, f16 are needed",
-                              (int)il, ggml_type_name(q->type), ggml_type_name(k->type), ggml_type_name(v->type),
-                              ggml_type_name(mask->type));
+        return kvfi_host_fail(
+            h, KVF_E_MODEL, "layer %d: attention on queries %s, keys %s, values %s, mask %s; f32, f16, f16, f16 are needed",
+            (int)il, ggml_type_name(q->type), ggml_type_name(k->type), ggml_type_name(v->type), ggml_type_name(mask->type));
     if (q->ne[3] != 1 || k->ne[3] != 1 || mask->ne[2] != 1 || mask->ne[3] != 1)
         return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: attention over several streams or a mask for each head", (int)il);
     if (q->nb[0] != sizeof(float) || k->nb[0] != sizeof(ggml_fp16_t) || v->nb[0] != sizeof(ggml_fp16_t))
         return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: channels of a head are not contiguous", (int)il);
     if (mask->op != GGML_OP_NONE)
-        return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: its mask is computed in the graph (%s), as sparse attention does; only "
-                              "masks from positions can be folded", (int)il, ggml_op_name(mask->op));
+        return kvfi_host_fail(h, KVF_E_MODEL,
+                              "layer %d: its mask is computed in the graph (%s), as sparse attention does; only "
+                              "masks from positions can be folded",
+                              (int)il, ggml_op_name(mask->op));
     return KVF_OK;
 }
 
@@ -60,9 +64,11 @@ static int check_shape(kvf_llama *h, int32_t il, const struct ggml_tensor *t)
         return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: attention of %lld rows in a batch of %d", (int)il, (long long)q->ne[1],
                               (int)h->run.rows);
     if (q->ne[0] != k->ne[0] || v->ne[2] != k->ne[2] || k->ne[2] < 1 || q->ne[2] % k->ne[2] || k->ne[0] > 1024 || v->ne[0] > 1024)
-        return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: %lld query heads of %lld channels on %lld key heads of %lld and %lld value "
-                              "heads of %lld; query heads must be a multiple, sizes at most 1024", (int)il, (long long)q->ne[2],
-                              (long long)q->ne[0], (long long)k->ne[2], (long long)k->ne[0], (long long)v->ne[2], (long long)v->ne[0]);
+        return kvfi_host_fail(h, KVF_E_MODEL,
+                              "layer %d: %lld query heads of %lld channels on %lld key heads of %lld and %lld value "
+                              "heads of %lld; query heads must be a multiple, sizes at most 1024",
+                              (int)il, (long long)q->ne[2], (long long)q->ne[0], (long long)k->ne[2], (long long)k->ne[0],
+                              (long long)v->ne[2], (long long)v->ne[0]);
     float scale = kvfi_host_param(t, SCALE), bias = kvfi_host_param(t, MAX_BIAS), cap = kvfi_host_param(t, SOFTCAP);
     if (!isfinite(scale) || !isfinite(bias) || !isfinite(cap) || bias < 0 || cap < 0)
         return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: attention with scale %g, bias %g, softcap %g", (int)il, (double)scale,
@@ -106,7 +112,8 @@ int kvfi_host_add_layer(kvf_llama *h, const struct ggml_tensor *t)
     int32_t owner = kvfi_host_cache_layer(kroot, 'k'), share = find_owner(h, owner);
     int32_t il = share < 0 ? owner : reader_layer(h);
     if (owner < 0 || owner >= h->n_slots || il >= h->n_layers || h->n_attn >= h->n_layers)
-        return kvfi_host_fail(h, KVF_E_MODEL, "attention on the cache of layer %d of a model of %d layers", (int)owner, (int)h->n_layers);
+        return kvfi_host_fail(h, KVF_E_MODEL, "attention on the cache of layer %d of a model of %d layers", (int)owner,
+                              (int)h->n_layers);
     if (h->n_attn && il <= h->attn[h->n_attn - 1].il)
         return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: a second attention, or layers out of order", (int)il);
     if (share < 0 && !h->slots[owner].stored)
@@ -122,7 +129,8 @@ int kvfi_host_add_layer(kvf_llama *h, const struct ggml_tensor *t)
     if (l->v_in_k && (t->src[V]->data != t->src[K]->data || l->v_dim > l->k_dim))
         return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: values that are not the first channels of the keys", (int)il);
     l->scale = kvfi_host_param(t, SCALE), l->max_bias = kvfi_host_param(t, MAX_BIAS), l->softcap = kvfi_host_param(t, SOFTCAP);
-    if (l->max_bias > 0 && !(l->slopes = make_slopes(l->q_heads, l->max_bias))) return kvfi_host_fail(h, KVF_E_NOMEM, "out of memory");
+    if (l->max_bias > 0 && !(l->slopes = make_slopes(l->q_heads, l->max_bias)))
+        return kvfi_host_fail(h, KVF_E_NOMEM, "out of memory");
     if (share < 0) {
         measure_cells(l, kroot, vroot);
         l->rope = h->slots[owner].rope;
@@ -147,11 +155,12 @@ int kvfi_host_same_layer(kvf_llama *h, const kvfi_host_layer *l, const struct gg
 
 void kvfi_host_free_layers(kvf_llama *h)
 {
+    if (!h->attn || !h->slots) return;
     for (int32_t i = 0; i < h->n_attn; i++) {
         free(h->attn[i].slopes);
         free(h->attn[i].rope.factors);
     }
     for (int32_t i = 0; i < h->n_slots; i++) free(h->slots[i].rope.factors);
-    if (h->slots) memset(h->slots, 0, (size_t)h->n_slots * sizeof *h->slots);
+    memset(h->slots, 0, (size_t)h->n_slots * sizeof *h->slots);
     h->n_attn = 0;
 }

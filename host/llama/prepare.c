@@ -37,11 +37,16 @@ static int check_model(kvf_llama *h, const struct llama_model *model)
     char arch[64], value[64];
     architecture(model, arch, sizeof arch);
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
-        if (!strcmp(arch, refused[i].arch)) return kvfi_host_fail(h, KVF_E_MODEL, "%s: %s cannot be folded", arch, refused[i].reason);
-    if (llama_model_has_encoder(model)) return kvfi_host_fail(h, KVF_E_MODEL, "%s: a model with an encoder cannot be folded", arch);
-    if (!llama_model_has_decoder(model)) return kvfi_host_fail(h, KVF_E_MODEL, "%s: a model without a decoder has no cache to fold", arch);
-    if (llama_model_is_diffusion(model)) return kvfi_host_fail(h, KVF_E_MODEL, "%s: a diffusion model has no cache to fold", arch);
-    if (llama_model_is_recurrent(model)) return kvfi_host_fail(h, KVF_E_MODEL, "%s: a recurrent model has no attention to fold", arch);
+        if (!strcmp(arch, refused[i].arch))
+            return kvfi_host_fail(h, KVF_E_MODEL, "%s: %s cannot be folded", arch, refused[i].reason);
+    if (llama_model_has_encoder(model))
+        return kvfi_host_fail(h, KVF_E_MODEL, "%s: a model with an encoder cannot be folded", arch);
+    if (!llama_model_has_decoder(model))
+        return kvfi_host_fail(h, KVF_E_MODEL, "%s: a model without a decoder has no cache to fold", arch);
+    if (llama_model_is_diffusion(model))
+        return kvfi_host_fail(h, KVF_E_MODEL, "%s: a diffusion model has no cache to fold", arch);
+    if (llama_model_is_recurrent(model))
+        return kvfi_host_fail(h, KVF_E_MODEL, "%s: a recurrent model has no attention to fold", arch);
     if (meta(model, arch, "attention.causal", value, sizeof value) && !strcmp(value, "false"))
         return kvfi_host_fail(h, KVF_E_MODEL, "%s: attention that is not causal cannot be folded", arch);
     if (meta(model, arch, "attention.indexer.top_k", value, sizeof value) && strcmp(value, "0") != 0)
@@ -51,7 +56,8 @@ static int check_model(kvf_llama *h, const struct llama_model *model)
 
 static int check_context(kvf_llama *h, const struct llama_context_params *c)
 {
-    if (c->ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT) return kvfi_host_fail(h, KVF_E_MODEL, "a context for drafting (MTP) cannot be folded");
+    if (c->ctx_type != LLAMA_CONTEXT_TYPE_DEFAULT)
+        return kvfi_host_fail(h, KVF_E_MODEL, "a context for drafting (MTP) cannot be folded");
     if (c->ctx_other) return kvfi_host_fail(h, KVF_E_MODEL, "a context that shares the memory of another one cannot be folded");
     if (c->embeddings) return kvfi_host_fail(h, KVF_E_MODEL, "a context for embeddings cannot be folded");
     if (c->pooling_type != LLAMA_POOLING_TYPE_UNSPECIFIED && c->pooling_type != LLAMA_POOLING_TYPE_NONE)
@@ -96,17 +102,19 @@ static int fit_batch(kvf_llama *h, const kvf_llama_params *p)
     if (p->n_seq < 1 || p->n_seq > most)
         return kvfi_host_fail(h, KVF_E_ARG, "%d sequences; allowed are 1 to %d", (int)p->n_seq, (int)most);
     if (p->n_batch < 0 || p->n_batch > (1 << 20))
-        return kvfi_host_fail(h, KVF_E_ARG, "batches of %d rows; allowed are 1 to %d, 0 for the default", (int)p->n_batch, 1 << 20);
+        return kvfi_host_fail(h, KVF_E_ARG, "batches of %d rows; allowed are 1 to %d, 0 for the default", (int)p->n_batch,
+                              1 << 20);
     int32_t wanted = p->n_batch ? p->n_batch : KVFI_HOST_PAD - 1;
     int32_t steps = (wanted + p->n_seq + KVFI_HOST_PAD / 2) / KVFI_HOST_PAD;
     if (steps < 1) steps = 1;
     while (steps * KVFI_HOST_PAD - p->n_seq < KVFI_HOST_MIN_BATCH) steps++;
     h->n_seq = p->n_seq;
+    h->host_seq = h->window > 0 && h->n_seq < 2 ? 2 : h->n_seq; /* the window probe needs two */
     h->host_ctx = steps * KVFI_HOST_PAD;
     h->n_batch = h->host_ctx - h->n_seq;
     if (p->n_batch && p->n_batch != h->n_batch)
-        kvfi_host_log(h, KVF_LOG_INFO, "batches of %d rows instead of %d: with %d left-over rows they fill %d cells", (int)h->n_batch,
-                      (int)p->n_batch, (int)h->n_seq, (int)h->host_ctx);
+        kvfi_host_log(h, KVF_LOG_INFO, "batches of %d rows instead of %d: with %d left-over rows they fill %d cells",
+                      (int)h->n_batch, (int)p->n_batch, (int)h->n_seq, (int)h->host_ctx);
     return KVF_OK;
 }
 
@@ -121,10 +129,16 @@ static void fit_long_rope(kvf_llama *h, const struct llama_context_params *c)
     int64_t length = c->yarn_orig_ctx ? (int64_t)c->yarn_orig_ctx : strtoll(original, NULL, 10);
     if (length < 1 || length > (1 << 24)) return;
     h->long_rope = h->n_ctx > length ? 2 : 1;
+    int32_t steps = (int32_t)(length / KVFI_HOST_PAD);
     if (h->long_rope == 2 && h->host_ctx <= length) {
-        h->host_ctx = (int32_t)(length / KVFI_HOST_PAD + 1) * KVFI_HOST_PAD;
-        kvfi_host_log(h, KVF_LOG_WARN, "%d cells of the host are kept, as the model turns its keys in another way beyond %lld tokens",
-                      (int)h->host_ctx, (long long)length);
+        h->host_ctx = (steps + 1) * KVFI_HOST_PAD;
+        kvfi_host_log(h, KVF_LOG_WARN,
+                      "the model turns its keys in another way beyond %lld tokens: libllama keeps %d cells for that",
+                      (long long)length, (int)h->host_ctx);
+    }
+    if (h->long_rope == 1 && h->host_ctx > length && steps * KVFI_HOST_PAD - h->n_seq >= KVFI_HOST_MIN_BATCH) {
+        h->host_ctx = steps * KVFI_HOST_PAD;
+        h->n_batch = h->host_ctx - h->n_seq;
     }
 }
 
@@ -134,7 +148,7 @@ static void set_context_params(kvf_llama *h, struct llama_context_params *c)
     c->cb_eval = kvfi_host_callback, c->cb_eval_user_data = h;
     c->n_ctx = (uint32_t)h->host_ctx;
     c->n_batch = c->n_ubatch = (uint32_t)h->n_batch;
-    c->n_seq_max = (uint32_t)h->n_seq;
+    c->n_seq_max = (uint32_t)h->host_seq;
     c->flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     c->type_k = c->type_v = GGML_TYPE_F16;
     c->kv_unified = true;
@@ -158,8 +172,8 @@ static int allocate(kvf_llama *h)
     h->next = calloc(s, sizeof *h->next);
     h->held = calloc(s, sizeof *h->held);
     h->lost = calloc(s, sizeof *h->lost);
-    if (!h->attn || !h->slots || !h->tokens || !h->ids || !h->positions || !h->seqs || !h->seq_ptrs || !h->seq_counts || !h->outputs ||
-        !h->cell_memory || !h->next || !h->held || !h->lost)
+    if (!h->attn || !h->slots || !h->tokens || !h->ids || !h->positions || !h->seqs || !h->seq_ptrs || !h->seq_counts ||
+        !h->outputs || !h->cell_memory || !h->next || !h->held || !h->lost)
         return kvfi_host_fail(h, KVF_E_NOMEM, "out of memory");
     for (size_t i = 0; i < n; i++) h->seq_counts[i] = 1, h->seq_ptrs[i] = &h->seqs[i];
     return KVF_OK;
@@ -172,9 +186,10 @@ static int fill(kvf_llama *h, struct llama_context_params *cparams, const kvf_ll
     if (!rc) rc = copy_params(h, p);
     if (!rc) rc = set_context_length(h, p);
     if (!rc) rc = fit_batch(h, p);
-    if (!rc) rc = allocate(h);
     if (rc) return rc;
     fit_long_rope(h, cparams);
+    rc = allocate(h);
+    if (rc) return rc;
     set_context_params(h, cparams);
     return KVF_OK;
 }
@@ -185,12 +200,14 @@ static int leave(char *error, size_t error_size, int code, const char *sentence)
     return code;
 }
 
-int kvf_llama_prepare(const struct llama_model *model, struct llama_context_params *cparams, const kvf_llama_params *p, kvf_llama **out,
-                      char *error, size_t error_size)
+int kvf_llama_prepare(const struct llama_model *model, struct llama_context_params *cparams, const kvf_llama_params *p,
+                      kvf_llama **out, char *error, size_t error_size)
 {
     if (out) *out = NULL;
-    if (!model || !cparams || !p || !out) return leave(error, error_size, KVF_E_ARG, "prepare: a model, parameters and a place for the handle are needed");
-    if (p->size != sizeof *p) return leave(error, error_size, KVF_E_VERSION, "prepare: kvf_llama_params of another version; use kvf_llama_params_init");
+    if (!model || !cparams || !p || !out)
+        return leave(error, error_size, KVF_E_ARG, "prepare: a model, parameters and a place for the handle are needed");
+    if (p->size != sizeof *p)
+        return leave(error, error_size, KVF_E_VERSION, "prepare: kvf_llama_params of another version; use kvf_llama_params_init");
     kvf_llama *h = calloc(1, sizeof *h);
     if (!h) return leave(error, error_size, KVF_E_NOMEM, "out of memory");
     h->model = model;
@@ -201,8 +218,7 @@ int kvf_llama_prepare(const struct llama_model *model, struct llama_context_para
     h->hybrid = llama_model_is_hybrid(model);
     int rc = fill(h, cparams, p);
     leave(error, error_size, rc, h->error);
-    if (rc)
-        kvf_llama_free(&h);
+    if (rc) kvf_llama_free(&h);
     *out = h;
     return rc;
 }

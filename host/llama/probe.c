@@ -9,20 +9,24 @@
 /* Far beyond any window in use, and 4 W stays inside a position. */
 enum { WINDOW_LIMIT = 1 << 28 };
 
-/* A batch of sequence 0 at first, first + 1, ...; one output, as a prompt has. */
-static struct llama_batch probe_batch(kvf_llama *h, int32_t first, int32_t n)
+/* A batch of one sequence at first, first + 1, ...; one output, as a prompt has. */
+static struct llama_batch probe_batch(kvf_llama *h, int32_t seq, int32_t first, int32_t n)
 {
     llama_token start = llama_vocab_bos(llama_model_get_vocab(h->model));
     if (start < 0 || start >= h->n_vocab) start = 0;
     for (int32_t i = 0; i < n; i++) {
-        h->tokens[i] = (kvf_token){.seq = 0, .pos = first + i};
+        h->tokens[i] = (kvf_token){.seq = seq, .pos = first + i};
         h->ids[i] = (start + 7 * i) % h->n_vocab;
         h->positions[i] = first + i;
-        h->seqs[i] = 0;
+        h->seqs[i] = seq;
         h->outputs[i] = i == n - 1;
     }
-    return (struct llama_batch){.n_tokens = n, .token = h->ids, .pos = h->positions, .n_seq_id = h->seq_counts,
-                                .seq_id = h->seq_ptrs, .logits = h->outputs};
+    return (struct llama_batch){.n_tokens = n,
+                                .token = h->ids,
+                                .pos = h->positions,
+                                .n_seq_id = h->seq_counts,
+                                .seq_id = h->seq_ptrs,
+                                .logits = h->outputs};
 }
 
 static void clear(kvf_llama *h)
@@ -35,7 +39,8 @@ static int all_read(kvf_llama *h)
 {
     for (int32_t i = 0; i < h->n_slots; i++)
         if (h->slots[i].stored && !h->slots[i].read)
-            return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: its attention is not computed as flash attention and cannot be replaced", (int)i);
+            return kvfi_host_fail(h, KVF_E_MODEL,
+                                  "layer %d: its attention is not computed as flash attention and cannot be replaced", (int)i);
     if (!h->n_attn) return kvfi_host_fail(h, KVF_E_MODEL, "the model computed no attention over a cache: nothing to fold");
     return KVF_OK;
 }
@@ -47,27 +52,25 @@ static int check_long_rope(kvf_llama *h)
         const char *name = h->attn[i].rope.factors_name;
         const char *wrong = h->long_rope == 2 ? "rope_factors_short" : "rope_factors_long";
         if (strstr(name, wrong))
-            return kvfi_host_fail(h, KVF_E_HOST, "layer %d: libllama chose %s for a context of %lld tokens", (int)h->attn[i].il, wrong,
-                                  (long long)h->n_ctx);
+            return kvfi_host_fail(h, KVF_E_HOST, "layer %d: libllama chose %s for a context of %lld tokens", (int)h->attn[i].il,
+                                  wrong, (long long)h->n_ctx);
     }
     return KVF_OK;
 }
 
-/* Three cells are moved to W, W - 1 and 1 before the next token, which is a quarter of a window past a multiple of W:
- * a full layer sees all three, a window of the standard kind the last two, chunks and symmetric windows the last. */
+/* Cells at W, W - 1 and 1 before the next token, which is a quarter of a window past a multiple of W: a full layer sees all
+ * three, a window of the standard kind the last two, chunks and symmetric windows the last. Positions of a sequence have no gaps,
+ * but an empty one may start anywhere: the last cell is made in a sequence of its own and then given to the first. (Moving
+ * cells would be simpler, but libllama aborts on that when one of its caches has no layers.) */
 static int probe_windows(kvf_llama *h)
 {
-    llama_memory_t memory = llama_get_memory(h->ctx);
-    int32_t w = h->window;
+    int32_t w = h->window, p = 3 * w + w / 4;
     if (w < 4) return kvfi_host_fail(h, KVF_E_MODEL, "a window of %d tokens is too small to be folded", (int)w);
-    if (!llama_memory_can_shift(memory))
-        return kvfi_host_fail(h, KVF_E_MODEL, "the model has windows of %d tokens, but which layers have them cannot be found out: "
-                              "its positions cannot be shifted", (int)w);
-    int32_t p = 3 * w + w / 4;
-    llama_memory_seq_add(memory, 0, 2, 3, p - 1 - 2);
-    llama_memory_seq_add(memory, 0, 1, 2, p - (w - 1) - 1);
-    llama_memory_seq_add(memory, 0, 0, 1, p - w);
-    return kvfi_host_graph(h, KVFI_HOST_WINDOW, probe_batch(h, p, 1));
+    int rc = kvfi_host_graph(h, KVFI_HOST_WINDOW, probe_batch(h, 0, p - w, 2));
+    if (!rc) rc = kvfi_host_graph(h, KVFI_HOST_WINDOW, probe_batch(h, 1, p - 1, 1));
+    if (rc) return rc;
+    llama_memory_seq_cp(llama_get_memory(h->ctx), 1, 0, 0, INT32_MAX);
+    return kvfi_host_graph(h, KVFI_HOST_WINDOW, probe_batch(h, 0, p, 1));
 }
 
 static int judge_windows(kvf_llama *h)
@@ -76,8 +79,10 @@ static int judge_windows(kvf_llama *h)
         kvfi_host_layer *l = &h->attn[i];
         if (l->visible == 4) continue;
         if (l->visible != 3)
-            return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: a window of %d tokens of another kind than \"the last %d\" (chunks, or "
-                                  "symmetric); it cannot be folded", (int)l->il, (int)h->window, (int)h->window);
+            return kvfi_host_fail(h, KVF_E_MODEL,
+                                  "layer %d: a window of %d tokens of another kind than \"the last %d\" (chunks, or "
+                                  "symmetric); it cannot be folded",
+                                  (int)l->il, (int)h->window, (int)h->window);
         l->window = h->window;
     }
     return KVF_OK;
@@ -86,10 +91,14 @@ static int judge_windows(kvf_llama *h)
 int kvfi_host_probe(kvf_llama *h)
 {
     clear(h);
-    int rc = kvfi_host_graph(h, KVFI_HOST_SHAPE, probe_batch(h, 0, KVFI_HOST_PROBE_ROWS));
+    h->asks = 0;
+    int rc = kvfi_host_graph(h, KVFI_HOST_SHAPE, probe_batch(h, 0, 0, KVFI_HOST_PROBE_ROWS));
+    if (!rc && !h->asks)
+        rc = kvfi_host_fail(h, KVF_E_ARG, "attach: the context does not call back; it was not made from the prepared parameters");
     if (!rc) rc = all_read(h);
     if (!rc) rc = check_long_rope(h);
     if (!rc && h->window > 0 && h->window < WINDOW_LIMIT) {
+        clear(h);
         rc = probe_windows(h);
         if (!rc) rc = judge_windows(h);
     }
@@ -115,8 +124,10 @@ static int judge_check(kvf_llama *h)
     const double bound = 1e-2;
     for (int32_t i = 0; i < h->n_attn; i++)
         if (!(h->attn[i].mismatch <= bound))
-            return kvfi_host_fail(h, KVF_E_MODEL, "layer %d: our attention differs from ggml's by %.3g (bound %.3g); this libllama "
-                                  "means something else by its parameters", (int)h->attn[i].il, h->attn[i].mismatch, bound);
+            return kvfi_host_fail(h, KVF_E_MODEL,
+                                  "layer %d: our attention differs from ggml's by %.3g (bound %.3g); this libllama "
+                                  "means something else by its parameters",
+                                  (int)h->attn[i].il, h->attn[i].mismatch, bound);
     return KVF_OK;
 }
 
@@ -124,7 +135,7 @@ static int judge_check(kvf_llama *h)
 int kvfi_host_check(kvf_llama *h)
 {
     int rc = scratch_room(h);
-    struct llama_batch batch = probe_batch(h, 0, KVFI_HOST_PROBE_ROWS);
+    struct llama_batch batch = probe_batch(h, 0, 0, KVFI_HOST_PROBE_ROWS);
     if (!rc && (rc = kvf_batch_begin(h->cache, h->tokens, KVFI_HOST_PROBE_ROWS))) rc = kvfi_host_fail_cache(h, rc, "probe");
     if (!rc) {
         rc = kvfi_host_graph(h, KVFI_HOST_CHECK, batch);

@@ -12,7 +12,9 @@ int kvfi_host_save_state(kvf_llama *h, int32_t seq)
     size_t size = llama_state_seq_get_size_ext(h->ctx, seq, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY);
     if (size > s->capacity) {
         uint8_t *data = realloc(s->data, size);
-        if (!data) return kvfi_host_fail(h, KVF_E_NOMEM, "out of memory: %zu bytes for the recurrent state of sequence %d", size, (int)seq);
+        if (!data)
+            return kvfi_host_fail(h, KVF_E_NOMEM, "out of memory: %zu bytes for the recurrent state of sequence %d", size,
+                                  (int)seq);
         s->data = data, s->capacity = size;
     }
     s->size = size ? llama_state_seq_get_data_ext(h->ctx, s->data, size, seq, LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY) : 0;

@@ -6,15 +6,26 @@
 #include <string.h>
 
 /* Slots of op_params of GGML_OP_ROPE. */
-enum { DIMS = 1, MODE = 2, ORIGINAL_CTX = 4, BASE = 5, SCALE = 6, EXT = 7, ATTN = 8, BETA_FAST = 9, BETA_SLOW = 10, SECTIONS = 11, OFFSET = 15 };
+enum {
+    DIMS = 1,
+    MODE = 2,
+    ORIGINAL_CTX = 4,
+    BASE = 5,
+    SCALE = 6,
+    EXT = 7,
+    ATTN = 8,
+    BETA_FAST = 9,
+    BETA_SLOW = 10,
+    SECTIONS = 11,
+    OFFSET = 15
+};
 
 /* Walks from the rows that enter the cache towards the projection. Latent attention joins a turned and an unturned piece. */
 static const struct ggml_tensor *find_rope(const struct ggml_tensor *t, int steps)
 {
     for (; t && steps > 0; steps--) {
         switch (t->op) {
-        case GGML_OP_ROPE:
-            return t;
+        case GGML_OP_ROPE: return t;
         case GGML_OP_CONCAT: {
             const struct ggml_tensor *first = find_rope(t->src[0], steps - 1);
             return first ? first : find_rope(t->src[1], steps - 1);
@@ -32,11 +43,8 @@ static const struct ggml_tensor *find_rope(const struct ggml_tensor *t, int step
         case GGML_OP_ADD:
         case GGML_OP_NORM:
         case GGML_OP_RMS_NORM:
-        case GGML_OP_L2_NORM:
-            t = t->src[0];
-            break;
-        default:
-            return NULL;
+        case GGML_OP_L2_NORM: t = t->src[0]; break;
+        default: return NULL;
         }
     }
     return NULL;

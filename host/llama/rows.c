@@ -26,16 +26,22 @@ int kvfi_host_rows_room(kvf_llama *h, int32_t rows)
 static int check_row(kvf_llama *h, const struct llama_batch *b, int32_t i)
 {
     if (b->token[i] < 0 || b->token[i] >= h->n_vocab)
-        return kvfi_host_fail(h, KVF_E_ARG, "batch row %d: token %d; allowed are 0 to %d", (int)i, (int)b->token[i], (int)h->n_vocab - 1);
+        return kvfi_host_fail(h, KVF_E_ARG, "batch row %d: token %d; allowed are 0 to %d", (int)i, (int)b->token[i],
+                              (int)h->n_vocab - 1);
     if (b->n_seq_id && b->n_seq_id[i] != 1)
-        return kvfi_host_fail(h, KVF_E_UNSUPPORTED, "batch row %d: belongs to %d sequences; a row of a folded cache belongs to one (copy "
-                              "the sequence instead)", (int)i, (int)b->n_seq_id[i]);
+        return kvfi_host_fail(h, KVF_E_UNSUPPORTED,
+                              "batch row %d: belongs to %d sequences; a row of a folded cache belongs to one (copy "
+                              "the sequence instead)",
+                              (int)i, (int)b->n_seq_id[i]);
     int32_t seq = b->seq_id ? b->seq_id[i][0] : 0;
     if (seq < 0 || seq >= h->n_seq)
-        return kvfi_host_fail(h, KVF_E_ARG, "batch row %d: sequence %d; allowed are 0 to %d", (int)i, (int)seq, (int)h->n_seq - 1);
+        return kvfi_host_fail(h, KVF_E_ARG, "batch row %d: sequence %d; allowed are 0 to %d", (int)i, (int)seq,
+                              (int)h->n_seq - 1);
     if (h->lost[seq])
-        return kvfi_host_fail(h, KVF_E_STATE, "sequence %d was lost when a decode failed: its recurrent state could not be restored; remove it "
-                              "(kvf_llama_seq_rm) and start again", (int)seq);
+        return kvfi_host_fail(h, KVF_E_STATE,
+                              "sequence %d was lost when a decode failed: its recurrent state could not be restored; remove it "
+                              "(kvf_llama_seq_rm) and start again",
+                              (int)seq);
     h->row_seq[i] = seq;
     return KVF_OK;
 }
@@ -45,8 +51,8 @@ static int check_position(kvf_llama *h, const struct llama_batch *b, int32_t i)
 {
     int32_t seq = h->row_seq[i], next = h->next[seq], pos = b->pos ? b->pos[i] : next < 0 ? 0 : next;
     if (pos < 0 || pos == INT32_MAX || (next >= 0 && pos != next))
-        return kvfi_host_fail(h, KVF_E_POSITION, "batch row %d: position %d of sequence %d; the next one is %d", (int)i, (int)pos, (int)seq,
-                              next < 0 ? 0 : (int)next);
+        return kvfi_host_fail(h, KVF_E_POSITION, "batch row %d: position %d of sequence %d; the next one is %d", (int)i, (int)pos,
+                              (int)seq, next < 0 ? 0 : (int)next);
     h->row_pos[i] = pos;
     h->next[seq] = pos + 1;
     return KVF_OK;
@@ -57,8 +63,8 @@ static int check_length(kvf_llama *h, int32_t rows)
     int64_t held = 0;
     for (int32_t s = 0; s < h->n_seq; s++) held += h->held[s];
     if (held + rows > h->n_ctx)
-        return kvfi_host_fail(h, KVF_E_FULL, "%d more tokens do not fit: %lld of the %lld of the context are in use", (int)rows, (long long)held,
-                              (long long)h->n_ctx);
+        return kvfi_host_fail(h, KVF_E_FULL, "%d more tokens do not fit: %lld of the %lld of the context are in use", (int)rows,
+                              (long long)held, (long long)h->n_ctx);
     return KVF_OK;
 }
 
@@ -67,9 +73,9 @@ int kvfi_host_check_batch(kvf_llama *h, const struct llama_batch *b)
 {
     if (b->embd) return kvfi_host_fail(h, KVF_E_UNSUPPORTED, "batches with embeddings (images, audio) cannot be folded");
     if (b->n_tokens < 1 || !b->token) return kvfi_host_fail(h, KVF_E_ARG, "an empty batch");
-    if (!llama_get_causal_attn(h->ctx)) return kvfi_host_fail(h, KVF_E_UNSUPPORTED, "the context was set to attention that is not causal");
+    if (!llama_get_causal_attn(h->ctx))
+        return kvfi_host_fail(h, KVF_E_UNSUPPORTED, "the context was set to attention that is not causal");
     int rc = kvfi_host_rows_room(h, b->n_tokens);
-    if (!rc) rc = check_length(h, b->n_tokens);
     for (int32_t s = 0; s < h->n_seq; s++) {
         int32_t last = kvf_seq_pos_max(h->cache, s);
         h->next[s] = last < 0 ? -1 : last + 1;
@@ -80,6 +86,7 @@ int kvfi_host_check_batch(kvf_llama *h, const struct llama_batch *b)
         h->row_output[i] = b->logits ? b->logits[i] != 0 : i == b->n_tokens - 1;
         h->row_saved[i] = -1;
     }
+    if (!rc) rc = check_length(h, b->n_tokens);
     if (!rc) h->n_rows = b->n_tokens;
     return rc;
 }
@@ -102,8 +109,12 @@ struct llama_batch kvfi_host_part(kvf_llama *h, const struct llama_batch *b, int
         h->seqs[j] = h->row_seq[i];
         h->outputs[j] = h->row_output[i];
     }
-    return (struct llama_batch){.n_tokens = end - first, .token = h->ids, .pos = h->positions, .n_seq_id = h->seq_counts,
-                                .seq_id = h->seq_ptrs, .logits = h->outputs};
+    return (struct llama_batch){.n_tokens = end - first,
+                                .token = h->ids,
+                                .pos = h->positions,
+                                .n_seq_id = h->seq_counts,
+                                .seq_id = h->seq_ptrs,
+                                .logits = h->outputs};
 }
 
 /* Room for the logits that the host will drop: those of every part but the last. */

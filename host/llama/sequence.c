@@ -21,7 +21,8 @@ static int state_allows(kvf_llama *h, int32_t seq, int32_t pos)
 {
     int32_t last = kvf_seq_pos_max(h->cache, seq);
     if (!h->hybrid || pos <= 0 || pos > last || last - pos < (int32_t)llama_n_rs_seq(h->ctx)) return 1;
-    kvfi_host_fail(h, KVF_E_UNSUPPORTED, "sequence %d: the recurrent state of this model cannot be stepped back from position %d to %d", (int)seq,
+    kvfi_host_fail(h, KVF_E_UNSUPPORTED,
+                   "sequence %d: the recurrent state of this model cannot be stepped back from position %d to %d", (int)seq,
                    (int)last, (int)pos - 1);
     return 0;
 }
@@ -54,7 +55,8 @@ static int remove_tail(kvf_llama *h, int32_t seq, int32_t p0)
     if (kvf_can(h->cache, KVF_CAN_RM, seq, p0) != 1) return kvfi_host_fail_cache(h, KVF_E_UNSUPPORTED, "remove");
     if (!state_allows(h, seq, p0)) return KVF_E_UNSUPPORTED;
     if (!llama_memory_seq_rm(llama_get_memory(h->ctx), seq, p0, INT32_MAX))
-        return kvfi_host_fail(h, KVF_E_UNSUPPORTED, "libllama cannot step sequence %d back to position %d", (int)seq, (int)p0 - 1);
+        return kvfi_host_fail(h, KVF_E_UNSUPPORTED, "libllama cannot step sequence %d back to position %d", (int)seq,
+                              (int)p0 - 1);
     int rc = kvf_seq_rm(h->cache, seq, p0, -1);
     if (rc) return kvfi_host_fail_cache(h, rc, "remove");
     h->held[seq] -= last - p0 + 1;
@@ -67,7 +69,8 @@ static int remove_middle(kvf_llama *h, int32_t seq, int32_t p0, int32_t p1)
     int rc = kvf_seq_rm(h->cache, seq, p0, p1);
     if (rc) return kvfi_host_fail_cache(h, rc, "remove");
     if (!llama_memory_seq_rm(llama_get_memory(h->ctx), seq, p0, p1))
-        return kvfi_host_fail(h, KVF_E_HOST, "libllama did not remove positions %d to %d of sequence %d", (int)p0, (int)p1 - 1, (int)seq);
+        return kvfi_host_fail(h, KVF_E_HOST, "libllama did not remove positions %d to %d of sequence %d", (int)p0, (int)p1 - 1,
+                              (int)seq);
     return KVF_OK;
 }
 
@@ -89,7 +92,8 @@ int kvf_llama_seq_cp(kvf_llama *h, int32_t src, int32_t dst)
     if (!rc) rc = check_seq(h, src);
     if (!rc) rc = check_seq(h, dst);
     if (rc) return rc;
-    if (h->lost[src] || h->lost[dst]) return kvfi_host_fail(h, KVF_E_STATE, "sequence %d is lost; remove it first", (int)(h->lost[src] ? src : dst));
+    if (h->lost[src] || h->lost[dst])
+        return kvfi_host_fail(h, KVF_E_STATE, "sequence %d is lost; remove it first", (int)(h->lost[src] ? src : dst));
     rc = kvf_seq_cp(h->cache, src, dst);
     if (rc) return kvfi_host_fail_cache(h, rc, "copy");
     if (src != dst) llama_memory_seq_cp(llama_get_memory(h->ctx), src, dst, 0, INT32_MAX);

@@ -15,8 +15,8 @@ typedef struct override {
 static int copy_spec(kvf_llama *h, char *to, const char *from, size_t n)
 {
     if (!n || n >= KVFI_HOST_SPEC)
-        return kvfi_host_fail(h, KVF_E_SPEC, "layer overrides: \"%.*s\" is no codec (1 to %d characters)", (int)(n < 200 ? n : 200), from,
-                              KVFI_HOST_SPEC - 1);
+        return kvfi_host_fail(h, KVF_E_SPEC, "layer overrides: \"%.*s\" is no codec (1 to %d characters)",
+                              (int)(n < 200 ? n : 200), from, KVFI_HOST_SPEC - 1);
     memcpy(to, from, n);
     to[n] = 0;
     return KVF_OK;
@@ -61,8 +61,8 @@ static int apply(kvf_llama *h, int32_t first, int32_t last, const override *o)
         kvfi_host_layer *l = find_layer(h, il);
         if (!l) return kvfi_host_fail(h, KVF_E_ARG, "layer overrides: layer %d has no attention", (int)il);
         if (l->share >= 0)
-            return kvfi_host_fail(h, KVF_E_ARG, "layer overrides: layer %d reads the keys and values of layer %d; set that one", (int)il,
-                                  (int)h->attn[l->share].il);
+            return kvfi_host_fail(h, KVF_E_ARG, "layer overrides: layer %d reads the keys and values of layer %d; set that one",
+                                  (int)il, (int)h->attn[l->share].il);
         memcpy(l->k, o->k, sizeof l->k);
         memcpy(l->v, o->v, sizeof l->v);
     }
@@ -73,13 +73,16 @@ static int parse_entry(kvf_llama *h, const char *entry, const char *end)
 {
     override o;
     const char *equals = memchr(entry, '=', (size_t)(end - entry)), *at = entry;
-    if (!equals) return kvfi_host_fail(h, KVF_E_ARG, "layer overrides: \"%.*s\" has no '='; as in 0,1,29=q8_0;5=kivi4/kivi2", (int)(end - entry), entry);
+    if (!equals)
+        return kvfi_host_fail(h, KVF_E_ARG, "layer overrides: \"%.*s\" has no '='; as in 0,1,29=q8_0;5=kivi4/kivi2",
+                              (int)(end - entry), entry);
     int rc = parse_specs(h, equals + 1, end, &o);
     while (!rc) {
         int32_t first = parse_number(&at), last = first;
         if (first >= 0 && *at == '-') at++, last = parse_number(&at);
         if (first < 0 || last < 0 || (at != equals && *at != ','))
-            return kvfi_host_fail(h, KVF_E_ARG, "layer overrides: \"%.*s\" is no list of layers; as in 0,1,5-8", (int)(equals - entry), entry);
+            return kvfi_host_fail(h, KVF_E_ARG, "layer overrides: \"%.*s\" is no list of layers; as in 0,1,5-8",
+                                  (int)(equals - entry), entry);
         rc = apply(h, first, last, &o);
         if (at == equals) break;
         at++;

@@ -32,7 +32,8 @@ int kvf_llama_stats(const kvf_llama *h, kvf_llama_stats_t *s)
     if (!h || !s) return KVF_E_ARG;
     if (s->size != sizeof *s) return KVF_E_VERSION;
     if (!h->cache) return KVF_E_STATE;
-    *s = (kvf_llama_stats_t){.size = sizeof *s, .layers_total = h->n_layers, .layers_attention = h->n_attn, .n_batch = h->n_batch};
+    *s =
+        (kvf_llama_stats_t){.size = sizeof *s, .layers_total = h->n_layers, .layers_attention = h->n_attn, .n_batch = h->n_batch};
     for (int32_t i = 0; i < h->n_attn; i++) {
         const kvfi_host_layer *l = &h->attn[i];
         if (l->share >= 0) continue;
@@ -53,7 +54,8 @@ int kvf_llama_layer(const kvf_llama *h, int32_t il, kvf_llama_layer_t *info)
     if (info->size != sizeof *info) return KVF_E_VERSION;
     if (!h->cache) return KVF_E_STATE;
     if (il < 0 || il >= h->n_layers) return KVF_E_ARG;
-    *info = (kvf_llama_layer_t){.size = sizeof *info, .share = -1, .k = "", .v = "", .reason = "no attention in this layer (recurrent or convolution)"};
+    *info = (kvf_llama_layer_t){
+        .size = sizeof *info, .share = -1, .k = "", .v = "", .reason = "no attention in this layer (recurrent or convolution)"};
     for (int32_t i = 0; i < h->n_attn; i++) {
         const kvfi_host_layer *l = &h->attn[i];
         if (l->il != il) continue;

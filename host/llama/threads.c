@@ -4,7 +4,8 @@
  * ggml's workers spin for a while after each piece of the graph. A second pool would fight with them for the cores, so the
  * parts run on ggml's own threads: through OpenMP when ggml's CPU backend uses the very runtime that this file was built
  * with, otherwise as a custom operation of a graph of one node on a CPU backend. Which of the two holds is not guessed from
- * names: a custom operation asks, from inside ggml's team, whether our OpenMP runtime knows of a team. */
+ * names: a custom operation asks, from inside ggml's team, whether our OpenMP runtime knows of a team. (Where two runtimes are
+ * loaded, the question might go to one and our parallel regions to the other: so a region of our own is asked as well.) */
 #include "adapter.h"
 
 #include <stdatomic.h>
@@ -43,6 +44,19 @@ static struct ggml_cgraph *one_node(struct ggml_context **memory, ggml_custom_op
     return graph;
 }
 
+#ifdef _OPENMP
+static int own_team(void)
+{
+    int team = 0;
+#pragma omp parallel num_threads(2)
+    {
+#pragma omp master
+        team = omp_get_num_threads();
+    }
+    return team == 2;
+}
+#endif
+
 static int same_openmp(kvfi_host_threads *t)
 {
 #ifdef _OPENMP
@@ -51,7 +65,7 @@ static int same_openmp(kvfi_host_threads *t)
     if (!graph) return 0;
     t->team = 0;
     t->set_n_threads(t->cpu, 2);
-    int same = ggml_backend_graph_compute(t->cpu, graph) == GGML_STATUS_SUCCESS && t->team;
+    int same = ggml_backend_graph_compute(t->cpu, graph) == GGML_STATUS_SUCCESS && t->team && own_team();
     ggml_free(memory);
     return same;
 #else
@@ -73,7 +87,8 @@ int kvfi_host_threads_init(kvf_llama *h)
     if (t->openmp) return KVF_OK;
     t->graph = one_node(&t->memory, work, t);
     if (!t->graph) return kvfi_host_fail(h, KVF_E_NOMEM, "out of memory: a graph of one node");
-    kvfi_host_log(h, KVF_LOG_INFO, "attention runs as a ggml graph: ggml's threads do not belong to the OpenMP runtime of this library");
+    kvfi_host_log(h, KVF_LOG_INFO,
+                  "attention runs as a ggml graph: ggml's threads do not belong to the OpenMP runtime of this library");
     return KVF_OK;
 }
 

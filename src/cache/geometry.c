@@ -102,6 +102,9 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     if (rc) return rc;
     s->record_bytes = s->k.bytes + (s->v_in_k ? 0 : s->v.bytes);
     s->block_bytes = s->record_bytes * (size_t)s->kv_heads;
+    /* A head reads K, V, and then K of the next block, which usually follows in memory. */
+    s->k.next_offset = (int64_t)(s->v_in_k ? s->block_bytes : s->k.bytes), s->k.next_bytes = s->v_in_k ? s->k.bytes : s->v.bytes;
+    if (!s->v_in_k) s->v.next_offset = (int64_t)s->block_bytes - (int64_t)s->k.bytes, s->v.next_bytes = s->k.bytes;
     s->k_row = 2 * (size_t)l->k_dim;
     s->v_row = s->v_in_k ? 0 : 2 * (size_t)l->v_dim;
     s->first_head = g->n_heads;

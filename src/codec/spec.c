@@ -39,7 +39,8 @@ static int unknown(const char *text, size_t n, char *error, size_t size)
 {
     char list[512];
     if (n)
-        kvfi_sentence(error, size, "codec '%s' does not exist; there are: %s", show(text, n).text, list_codecs(list, sizeof list));
+        kvfi_sentence(error, size, "codec '%s' does not exist; there are: %s", show(text, n).text,
+                      list_codecs(list, sizeof list));
     else
         kvfi_sentence(error, size, "the codec spec has no name; there are: %s", list_codecs(list, sizeof list));
     return KVF_E_SPEC;
@@ -106,7 +107,8 @@ static int parse(const char *text, kvf_spec *spec, const kvf_codec **codec, char
     size_t n = strlen(text);
     memset(spec, 0, sizeof *spec);
     if (n > SPEC_MAX) {
-        kvfi_sentence(error, size, "codec spec '%s...' has %zu characters; at most %d are allowed", show(text, 24).text, n, SPEC_MAX);
+        kvfi_sentence(error, size, "codec spec '%s...' has %zu characters; at most %d are allowed", show(text, 24).text, n,
+                      SPEC_MAX);
         return KVF_E_SPEC;
     }
     const char *colon = memchr(text, ':', n);
@@ -160,7 +162,8 @@ int kvfi_spec_int(const kvf_spec *spec, const char *key, int32_t fallback, int32
     const char *text = kvfi_spec_get(spec, key, NULL);
     *value = text ? decimal(text, strlen(text)) : fallback;
     if (!text || *value >= 0) return KVF_OK;
-    kvfi_sentence(error, size, "codec '%s': %s is '%s', but must be a whole number", spec->name, key, show(text, strlen(text)).text);
+    kvfi_sentence(error, size, "codec '%s': %s is '%s', but must be a whole number", spec->name, key,
+                  show(text, strlen(text)).text);
     return KVF_E_SPEC;
 }
 
@@ -174,8 +177,10 @@ int kvfi_spec_only(const kvf_spec *spec, const char *const *allowed, char *error
         for (key = allowed; *key; key++)
             snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", key == allowed ? "" : " ", *key);
         shown name = show(spec->option[i].key, strlen(spec->option[i].key));
-        if (*allowed) kvfi_sentence(error, size, "codec '%s' has no option '%s'; it has: %s", spec->name, name.text, list);
-        else kvfi_sentence(error, size, "codec '%s' has no option '%s', nor any other", spec->name, name.text);
+        if (*allowed)
+            kvfi_sentence(error, size, "codec '%s' has no option '%s'; it has: %s", spec->name, name.text, list);
+        else
+            kvfi_sentence(error, size, "codec '%s' has no option '%s', nor any other", spec->name, name.text);
         return KVF_E_SPEC;
     }
     return KVF_OK;

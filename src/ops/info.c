@@ -15,7 +15,7 @@ const char *kvf_version(void)
 const char *kvf_strerror(int code)
 {
     switch (code) {
-#define ERROR_TEXT(name, value, text) \
+#define ERROR_TEXT(name, value, text)                                                                                            \
     case value: return text;
         KVF_ERRORS(ERROR_TEXT)
 #undef ERROR_TEXT

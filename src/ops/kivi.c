@@ -39,7 +39,8 @@ static void quantise_group(const float *x, group g, int32_t bits, kvf_type store
 int kvf_op_kivi_quantise(const float *x, int64_t tokens, int64_t dim, int32_t bits, int32_t group_size, int32_t axis,
                          kvf_type stored, uint8_t *codes, float *scale, float *zero)
 {
-    if (check(tokens, dim, group_size, axis) || bits < 1 || bits > 8 || (stored != KVF_F16 && stored != KVF_F32)) return KVF_E_ARG;
+    if (check(tokens, dim, group_size, axis) || bits < 1 || bits > 8 || (stored != KVF_F16 && stored != KVF_F32))
+        return KVF_E_ARG;
     if (tokens && (!x || !codes || !scale || !zero)) return KVF_E_ARG;
     for (int64_t i = 0; i < tokens * dim; i++)
         if (!(fabsf(x[i]) <= FLT_MAX / 2)) return KVF_E_NONFINITE; /* the range of a group must not overflow */

@@ -12,8 +12,10 @@ static int check_bits(const kvf_spec *spec, char *error, size_t size)
 {
     int32_t b = spec->bits;
     if (b == 1 || b == 2 || b == 3 || b == 4 || b == 8) return KVF_OK;
-    if (b < 0) kvfi_sentence(error, size, "codec 'kivi' needs its number of bits: kivi1 kivi2 kivi3 kivi4 kivi8");
-    else kvfi_sentence(error, size, "codec 'kivi%d' does not exist: kivi has 1, 2, 3, 4 or 8 bits", (int)b);
+    if (b < 0)
+        kvfi_sentence(error, size, "codec 'kivi' needs its number of bits: kivi1 kivi2 kivi3 kivi4 kivi8");
+    else
+        kvfi_sentence(error, size, "codec 'kivi%d' does not exist: kivi has 1, 2, 3, 4 or 8 bits", (int)b);
     return KVF_E_SPEC;
 }
 
@@ -88,8 +90,10 @@ static void encode_values(const kvf_part *part, const float *x, void *record)
 static void encode(const kvf_part *part, float *x, void *record)
 {
     memset(record, 0, part->bytes);
-    if (part->side == KVF_K) encode_keys(part, x, record);
-    else encode_values(part, x, record);
+    if (part->side == KVF_K)
+        encode_keys(part, x, record);
+    else
+        encode_values(part, x, record);
 }
 
 const kvf_codec kvfi_codec_kivi = {

@@ -11,7 +11,8 @@ static const float byte_weight[4] = {1, 0x1p-8f, 0x1p-16f, 1};
 KVFI_INLINE __m256i code_bytes(const panel *p, int bits, int g, int q, int h, const __m256i shift[3])
 {
     __m256i sum = _mm256_setzero_si256();
-    KVFI_UNROLL for (int i = 0, done = 0; i < 3; i++) {
+    KVFI_UNROLL
+    for (int i = 0, done = 0; i < 3; i++) {
         const int width = kvfi_plane_width[bits][i];
         if (!width) break;
         __m256i x = _mm256_load_si256((const __m256i *)(const void *)(plane_line(p, i, width, g, q) + 32 * h));
@@ -36,12 +37,14 @@ KVFI_INLINE __m256 code_floats(__m256i bytes, int j)
 
 KVFI_INLINE void start_shifts(int bits, int g, int q, __m256i shift[3])
 {
-    KVFI_UNROLL for (int i = 0; i < 3; i++) shift[i] = _mm256_set1_epi32(plane_shift(kvfi_plane_width[bits][i], g, q));
+    KVFI_UNROLL
+    for (int i = 0; i < 3; i++) shift[i] = _mm256_set1_epi32(plane_shift(kvfi_plane_width[bits][i], g, q));
 }
 
 KVFI_INLINE void next_shifts(int bits, __m256i shift[3])
 {
-    KVFI_UNROLL for (int i = 0; i < 3; i++)
+    KVFI_UNROLL
+    for (int i = 0; i < 3; i++)
         if (kvfi_plane_width[bits][i] == 1) shift[i] = _mm256_xor_si256(shift[i], _mm256_set1_epi32(4));
 }
 
@@ -52,8 +55,11 @@ KVFI_INLINE void dots_of(const panel *p, int bits, int g, int q0, int nq, int nv
     const int sets = nv == 1 ? 4 : nv == 2 ? 2 : 1;
     __m256 acc[4][4][2];
     __m256i shift[3];
-    KVFI_UNROLL for (int v = 0; v < nv; v++)
-        KVFI_UNROLL for (int s = 0; s < sets; s++) acc[v][s][0] = acc[v][s][1] = _mm256_setzero_ps();
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int s = 0; s < sets; s++) acc[v][s][0] = acc[v][s][1] = _mm256_setzero_ps();
+    }
     uintptr_t at = next->at;
     const size_t step = next->step;
     start_shifts(bits, g, q0, shift);
@@ -63,9 +69,11 @@ KVFI_INLINE void dots_of(const panel *p, int bits, int g, int q0, int nq, int nv
         if (bits == 8) fetch(at + 64); /* a record of bytes has more lines than quads */
         at += step;
         next_shifts(bits, shift);
-        KVFI_UNROLL for (int j = 0; j < 4; j++) {
+        KVFI_UNROLL
+        for (int j = 0; j < 4; j++) {
             const __m256 x = weighty_floats(low, j), y = weighty_floats(high, j);
-            KVFI_UNROLL for (int v = 0; v < nv; v++) {
+            KVFI_UNROLL
+            for (int v = 0; v < nv; v++) {
                 const __m256 k = _mm256_broadcast_ss(m + (size_t)v * stride + j);
                 acc[v][j % sets][0] = _mm256_fmadd_ps(x, k, acc[v][j % sets][0]);
                 acc[v][j % sets][1] = _mm256_fmadd_ps(y, k, acc[v][j % sets][1]);
@@ -73,19 +81,23 @@ KVFI_INLINE void dots_of(const panel *p, int bits, int g, int q0, int nq, int nv
         }
     }
     next->at = at;
-    KVFI_UNROLL for (int v = 0; v < nv; v++)
-        KVFI_UNROLL for (int h = 0; h < 2; h++) {
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int h = 0; h < 2; h++) {
             __m256 sum = acc[v][0][h];
             if (sets == 2) sum = _mm256_add_ps(sum, acc[v][1][h]);
             if (sets == 4) sum = _mm256_add_ps(_mm256_add_ps(sum, acc[v][1][h]), _mm256_add_ps(acc[v][2][h], acc[v][3][h]));
             _mm256_storeu_ps(t[v] + 8 * h, sum);
         }
+    }
 }
 
 KVFI_INLINE void fold_step(__m256 k, __m256 z, const float *m, size_t stride, int nv, float *folded, size_t folded_stride,
                            __m256 sum[4])
 {
-    KVFI_UNROLL for (int v = 0; v < nv; v++) {
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
         const __m256 x = _mm256_loadu_ps(m + (size_t)v * stride);
         _mm256_storeu_ps(folded + (size_t)v * folded_stride, _mm256_mul_ps(x, k));
         sum[v] = _mm256_fmadd_ps(x, z, sum[v]);
@@ -97,7 +109,8 @@ KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero,
 {
     const __m256 minus_zero = _mm256_set1_ps(-zero), weight = _mm256_broadcast_ps((const __m128 *)(const void *)byte_weight);
     __m256 sum[4];
-    KVFI_UNROLL for (int v = 0; v < nv; v++) sum[v] = _mm256_setzero_ps();
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) sum[v] = _mm256_setzero_ps();
     int r = 0;
     for (; r + 8 <= live; r += 8) {
         const __m256 k = half8(scale + r), z = min ? half8(min + r) : _mm256_mul_ps(k, minus_zero);
@@ -108,7 +121,8 @@ KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero,
         const __m256 z = min ? _mm256_and_ps(half8(min + r), lanes) : _mm256_mul_ps(k, minus_zero);
         fold_step(_mm256_mul_ps(k, weight), z, m + r, stride, nv, folded + r, folded_stride, sum);
     }
-    KVFI_UNROLL for (int v = 0; v < nv; v++) bias[v] = sum8(sum[v]);
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) bias[v] = sum8(sum[v]);
 }
 
 static void fold(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
@@ -166,7 +180,8 @@ KVFI_INLINE void tile_scaled_of(const panel *p, int bits, int g, int q0, int nq,
         for (int q = q0; q < q0 + nq; q++) {
             const __m256i x = code_bytes(p, bits, g, q, h, shift);
             next_shifts(bits, shift);
-            KVFI_UNROLL for (int j = 0; j < 4; j++)
+            KVFI_UNROLL
+            for (int j = 0; j < 4; j++)
                 _mm256_storeu_ps(tile + (size_t)(4 * q + j) * stride + 8 * h, decoded(code_floats(x, j), k, low, z, min != NULL));
         }
     }
@@ -179,9 +194,11 @@ KVFI_INLINE void tile_folded_of(const panel *p, int bits, int g, int q0, int nq,
     __m256i shift[3];
     start_shifts(bits, g, q0, shift);
     for (int q = q0; q < q0 + nq; q++) {
-        KVFI_UNROLL for (int h = 0; h < 2; h++) {
+        KVFI_UNROLL
+        for (int h = 0; h < 2; h++) {
             const __m256i x = code_bytes(p, bits, g, q, h, shift);
-            KVFI_UNROLL for (int j = 0; j < 4; j++) {
+            KVFI_UNROLL
+            for (int j = 0; j < 4; j++) {
                 const int r = 4 * q + j;
                 const __m256 k = _mm256_broadcast_ss(scale + r), low = min ? _mm256_broadcast_ss(min + r) : z;
                 _mm256_storeu_ps(tile + (size_t)r * stride + 8 * h, decoded(code_floats(x, j), k, low, z, min != NULL));

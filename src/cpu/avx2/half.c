@@ -11,41 +11,51 @@ KVFI_INLINE void rows_dots_of(const uint16_t *rows, size_t row, int n, int nv, c
 {
     const int sets = nv == 1 ? 4 : nv == 2 ? 2 : 1;
     __m256 acc[4][4][2];
-    KVFI_UNROLL for (int v = 0; v < nv; v++)
-        KVFI_UNROLL for (int s = 0; s < sets; s++) acc[v][s][0] = acc[v][s][1] = _mm256_setzero_ps();
-    uintptr_t line = next->at;
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int s = 0; s < sets; s++) acc[v][s][0] = acc[v][s][1] = _mm256_setzero_ps();
+    }
+    uintptr_t at = next->at;
+    const size_t step = next->step;
     int r = 0;
     for (; r + 4 <= n; r += 4) {
-        fetch(line);
-        fetch(line + 64);
-        line += next->step;
-        KVFI_UNROLL for (int j = 0; j < 4; j++) {
-            const uint16_t *at = rows + (size_t)(r + j) * row;
-            const __m256 x = half8(at), y = half8(at + 8);
-            KVFI_UNROLL for (int v = 0; v < nv; v++) {
+        fetch(at);
+        fetch(at + 64);
+        at += step;
+        KVFI_UNROLL
+        for (int j = 0; j < 4; j++) {
+            const uint16_t *from = rows + (size_t)(r + j) * row;
+            const __m256 x = half8(from), y = half8(from + 8);
+            KVFI_UNROLL
+            for (int v = 0; v < nv; v++) {
                 const __m256 k = _mm256_broadcast_ss(m + (size_t)v * stride + r + j);
                 acc[v][j % sets][0] = _mm256_fmadd_ps(x, k, acc[v][j % sets][0]);
                 acc[v][j % sets][1] = _mm256_fmadd_ps(y, k, acc[v][j % sets][1]);
             }
         }
     }
-    next->at = line;
+    next->at = at;
     for (; r < n; r++) {
         const __m256 x = half8(rows + (size_t)r * row), y = half8(rows + (size_t)r * row + 8);
-        KVFI_UNROLL for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
             const __m256 k = _mm256_broadcast_ss(m + (size_t)v * stride + r);
             acc[v][0][0] = _mm256_fmadd_ps(x, k, acc[v][0][0]);
             acc[v][0][1] = _mm256_fmadd_ps(y, k, acc[v][0][1]);
         }
     }
-    KVFI_UNROLL for (int v = 0; v < nv; v++)
-        KVFI_UNROLL for (int h = 0; h < 2; h++) {
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int h = 0; h < 2; h++) {
             float *o = out + (size_t)v * out_stride + 8 * h;
             __m256 sum = acc[v][0][h];
             if (sets == 2) sum = _mm256_add_ps(sum, acc[v][1][h]);
             if (sets == 4) sum = _mm256_add_ps(_mm256_add_ps(sum, acc[v][1][h]), _mm256_add_ps(acc[v][2][h], acc[v][3][h]));
             _mm256_storeu_ps(o, _mm256_add_ps(_mm256_loadu_ps(o), sum));
         }
+    }
 }
 
 static void widen(const uint16_t *from, int n, float *to)

@@ -17,11 +17,13 @@ KVFI_INLINE void score_step(kvf_type type, const char *const row[4], int c, int 
                             __m256 acc[SCORE_VECTORS][4])
 {
     __m256 k[SCORE_VECTORS];
-    KVFI_UNROLL for (int v = 0; v < nv; v++)
-        k[v] = row8(KVF_F32, (const char *)(q + (size_t)v * stride), c, count);
-    KVFI_UNROLL for (int i = 0; i < 4; i++) {
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) k[v] = row8(KVF_F32, (const char *)(q + (size_t)v * stride), c, count);
+    KVFI_UNROLL
+    for (int i = 0; i < 4; i++) {
         const __m256 x = row8(type, row[i], c, count);
-        KVFI_UNROLL for (int v = 0; v < nv; v++) acc[v][i] = _mm256_fmadd_ps(x, k[v], acc[v][i]);
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) acc[v][i] = _mm256_fmadd_ps(x, k[v], acc[v][i]);
     }
 }
 
@@ -29,12 +31,16 @@ KVFI_INLINE void score_of(kvf_type type, const char *const row[4], int32_t dim, 
                           float s[][4])
 {
     __m256 acc[SCORE_VECTORS][4];
-    KVFI_UNROLL for (int v = 0; v < nv; v++)
-        KVFI_UNROLL for (int i = 0; i < 4; i++) acc[v][i] = _mm256_setzero_ps();
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int i = 0; i < 4; i++) acc[v][i] = _mm256_setzero_ps();
+    }
     int32_t c = 0;
     for (; c + 8 <= dim; c += 8) score_step(type, row, c, 8, q, stride, nv, acc);
     if (c < dim) score_step(type, row, c, dim - c, q, stride, nv, acc);
-    KVFI_UNROLL for (int v = 0; v < nv; v++) _mm_storeu_ps(s[v], sum8x4(acc[v][0], acc[v][1], acc[v][2], acc[v][3]));
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) _mm_storeu_ps(s[v], sum8x4(acc[v][0], acc[v][1], acc[v][2], acc[v][3]));
 }
 
 #define SCORE_CASES(type)                                                                                                        \
@@ -86,16 +92,19 @@ KVFI_INLINE void mix_of(kvf_type type, const char *const *row, int32_t n, int c,
 {
     const __m256i low = first_lanes(count), high = first_lanes(count - 8);
     __m256 sum[MIX_VECTORS][2];
-    KVFI_UNROLL for (int v = 0; v < nv; v++) sum[v][0] = sum[v][1] = _mm256_setzero_ps();
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) sum[v][0] = sum[v][1] = _mm256_setzero_ps();
     for (int32_t i = 0; i < n; i++) {
         const __m256 x = row8(type, row[i], c, count), y = row8(type, row[i], c + 8, count - 8);
-        KVFI_UNROLL for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
             const __m256 k = _mm256_broadcast_ss(w + v * KVF_BLOCK + i);
             sum[v][0] = _mm256_fmadd_ps(x, k, sum[v][0]);
             sum[v][1] = _mm256_fmadd_ps(y, k, sum[v][1]);
         }
     }
-    KVFI_UNROLL for (int v = 0; v < nv; v++) {
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
         float *o = acc + (size_t)v * stride + c;
         _mm256_maskstore_ps(o, low, _mm256_add_ps(_mm256_maskload_ps(o, low), sum[v][0]));
         if (count > 8) _mm256_maskstore_ps(o + 8, high, _mm256_add_ps(_mm256_maskload_ps(o + 8, high), sum[v][1]));
@@ -152,17 +161,20 @@ static void rows_mix(const kvfi_rows *rows, int32_t n, int32_t dim, const float 
 KVFI_INLINE void transpose(__m256 x[8])
 {
     __m256 a[8], b[8];
-    KVFI_UNROLL for (int i = 0; i < 8; i += 2) {
+    KVFI_UNROLL
+    for (int i = 0; i < 8; i += 2) {
         a[i] = _mm256_unpacklo_ps(x[i], x[i + 1]);
         a[i + 1] = _mm256_unpackhi_ps(x[i], x[i + 1]);
     }
-    KVFI_UNROLL for (int i = 0; i < 8; i += 4) {
+    KVFI_UNROLL
+    for (int i = 0; i < 8; i += 4) {
         b[i] = _mm256_shuffle_ps(a[i], a[i + 2], 0x44);
         b[i + 1] = _mm256_shuffle_ps(a[i], a[i + 2], 0xee);
         b[i + 2] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0x44);
         b[i + 3] = _mm256_shuffle_ps(a[i + 1], a[i + 3], 0xee);
     }
-    KVFI_UNROLL for (int i = 0; i < 4; i++) {
+    KVFI_UNROLL
+    for (int i = 0; i < 4; i++) {
         x[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
         x[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
     }

@@ -51,7 +51,7 @@ KVFI_INLINE __m256 row8(kvf_type type, const char *row, int c, int count)
     }
     if (count >= 8) return half8(row + (size_t)c * sizeof(uint16_t));
     uint16_t some[8] = {0};
-    memcpy(some, row + (size_t)c * sizeof(uint16_t), (size_t)(count > 0 ? count : 0) * sizeof some[0]);
+    memcpy(some, row + (size_t)c * sizeof(uint16_t), (size_t)(count > 0 ? count & 7 : 0) * sizeof some[0]);
     return half8(some);
 }
 

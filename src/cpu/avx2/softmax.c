@@ -13,7 +13,8 @@ KVFI_INLINE __m256 exp8(__m256 x)
     const __m256 least = _mm256_set1_ps(-0x1.5d589ep+6f); /* ln 2^-126, rounded up */
     const __m256 tiny = _mm256_cmp_ps(x, least, _CMP_LT_OQ);
     x = _mm256_max_ps(x, least);
-    const __m256 n = _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+    const __m256 n =
+        _mm256_round_ps(_mm256_mul_ps(x, _mm256_set1_ps(1.44269504f)), _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
     __m256 f = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.62e4p-1f), x);
     f = _mm256_fnmadd_ps(n, _mm256_set1_ps(0x1.7f7d1cp-20f), f);
     __m256 p = _mm256_set1_ps(1.0f / 5040);
@@ -38,16 +39,19 @@ KVFI_INLINE float max8(__m256 x)
 static float softmax(float *s, float *max, float *sum)
 {
     __m256 x[8], top = _mm256_set1_ps(*max), total = _mm256_setzero_ps();
-    KVFI_UNROLL for (int i = 0; i < 8; i++) {
+    KVFI_UNROLL
+    for (int i = 0; i < 8; i++) {
         x[i] = _mm256_loadu_ps(s + 8 * i);
         top = _mm256_max_ps(top, x[i]);
     }
     const float peak = max8(top), before = *max;
     if (peak == -INFINITY) {
-        KVFI_UNROLL for (int i = 0; i < 8; i++) _mm256_storeu_ps(s + 8 * i, _mm256_setzero_ps());
+        KVFI_UNROLL
+        for (int i = 0; i < 8; i++) _mm256_storeu_ps(s + 8 * i, _mm256_setzero_ps());
         return 1.0f;
     }
-    KVFI_UNROLL for (int i = 0; i < 8; i++) {
+    KVFI_UNROLL
+    for (int i = 0; i < 8; i++) {
         x[i] = exp8(_mm256_sub_ps(x[i], _mm256_set1_ps(peak)));
         _mm256_storeu_ps(s + 8 * i, x[i]);
         total = _mm256_add_ps(total, x[i]);

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT
- * Uniform codes with NEON. A line is four vectors of four lanes; a lane holds the codes of four adjacent elements of the reduction
- * for one output. Multipliers of a quad fill one register and are taken from it by lane, so nothing is broadcast. */
+ * Uniform codes with NEON. A line is four vectors of four lanes; a lane holds the codes of four adjacent elements of the
+ * reduction for one output. Multipliers of a quad fill one register and are taken from it by lane, so nothing is broadcast. */
 #include "cpu/neon/simd.h"
 #include "cpu/overlay/panel.h"
 
-static const float byte_weight[4] = {1, 0x1p-8f, 0x1p-16f, 0x1p-24f};
+static const float byte_weight[4] = {1, 0x1p-8f, 0x1p-16f, 1};
 
 /* One byte a code: reduction 4q..4q+3 of lanes 4h..4h+3 of group g. */
 KVFI_INLINE uint32x4_t code_bytes(const panel *p, int bits, int g, int q, int h)
 {
     uint8x16_t sum = vdupq_n_u8(0);
-    KVFI_UNROLL for (int i = 0, done = 0; i < 3; i++) {
+    KVFI_UNROLL
+    for (int i = 0, done = 0; i < 3; i++) {
         const int width = kvfi_plane_width[bits][i];
         if (!width) break;
         uint8x16_t x = vld1q_u8(plane_line(p, i, width, g, q) + 16 * h);
@@ -24,10 +25,10 @@ KVFI_INLINE uint32x4_t code_bytes(const panel *p, int bits, int g, int q, int h)
     return vreinterpretq_u32_u8(sum);
 }
 
-/* Byte j of each lane where it stands: 256^j too large. */
+/* Byte j of each lane, 256^j too large but for the last: smaller weights than 2^-16 would lose bits of small multipliers. */
 KVFI_INLINE float32x4_t weighty_floats(uint32x4_t bytes, int j)
 {
-    return vcvtq_f32_u32(vandq_u32(bytes, vdupq_n_u32(255u << 8 * j)));
+    return vcvtq_f32_u32(j == 3 ? vshrq_n_u32(bytes, 24) : vandq_u32(bytes, vdupq_n_u32(255u << 8 * j)));
 }
 
 /* The codes themselves. */
@@ -38,10 +39,11 @@ KVFI_INLINE float32x4_t code_floats(uint32x4_t bytes, int j)
 
 /* Element j of a quad, against all vectors. A macro, because the lane of an instruction must be a literal. */
 #define QUAD_STEP(j)                                                                                                             \
-    KVFI_UNROLL for (int h = 0; h < 4; h++) {                                                                                    \
+    KVFI_UNROLL                                                                                                                  \
+    for (int h = 0; h < 4; h++) {                                                                                                \
         const float32x4_t x = weighty_floats(bytes[h], j);                                                                       \
-        KVFI_UNROLL for (int v = 0; v < nv; v++)                                                                                 \
-            acc[v][j % sets][h] = vfmaq_laneq_f32(acc[v][j % sets][h], x, k[v], j);                                              \
+        KVFI_UNROLL                                                                                                              \
+        for (int v = 0; v < nv; v++) acc[v][j % sets][h] = vfmaq_laneq_f32(acc[v][j % sets][h], x, k[v], j);                     \
     }
 
 /* With one or two vectors there are too few sums to cover the latency of an addition, so each vector gets `sets` of them. */
@@ -50,28 +52,42 @@ KVFI_INLINE void dots_of(const panel *p, int bits, int g, int q0, int nq, int nv
 {
     const int sets = nv == 1 ? 4 : nv == 2 ? 2 : 1;
     float32x4_t acc[4][4][4];
-    KVFI_UNROLL for (int v = 0; v < nv; v++)
-        KVFI_UNROLL for (int s = 0; s < sets; s++)
-            KVFI_UNROLL for (int h = 0; h < 4; h++) acc[v][s][h] = vdupq_n_f32(0);
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int s = 0; s < sets; s++) {
+            KVFI_UNROLL
+            for (int h = 0; h < 4; h++) acc[v][s][h] = vdupq_n_f32(0);
+        }
+    }
+    uintptr_t at = next->at;
+    const size_t step = next->step;
     for (int q = q0; q < q0 + nq; q++, m += 4) {
         uint32x4_t bytes[4];
         float32x4_t k[4];
-        KVFI_UNROLL for (int h = 0; h < 4; h++) bytes[h] = code_bytes(p, bits, g, q, h);
-        KVFI_UNROLL for (int v = 0; v < nv; v++) k[v] = vld1q_f32(m + (size_t)v * stride);
-        fetch(next->at);
-        if (bits == 8) fetch(next->at + 64); /* a record of bytes has more lines than quads */
-        next->at += next->step;
+        KVFI_UNROLL
+        for (int h = 0; h < 4; h++) bytes[h] = code_bytes(p, bits, g, q, h);
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) k[v] = vld1q_f32(m + (size_t)v * stride);
+        fetch(at);
+        if (bits == 8) fetch(at + 64); /* a record of bytes has more lines than quads */
+        at += step;
         QUAD_STEP(0)
         QUAD_STEP(1)
         QUAD_STEP(2)
         QUAD_STEP(3)
     }
-    KVFI_UNROLL for (int v = 0; v < nv; v++)
-        KVFI_UNROLL for (int h = 0; h < 4; h++) {
+    next->at = at;
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int h = 0; h < 4; h++) {
             float32x4_t sum = acc[v][0][h];
-            KVFI_UNROLL for (int s = 1; s < sets; s++) sum = vaddq_f32(sum, acc[v][s][h]);
+            KVFI_UNROLL
+            for (int s = 1; s < sets; s++) sum = vaddq_f32(sum, acc[v][s][h]);
             vst1q_f32(t[v] + 4 * h, sum);
         }
+    }
 }
 
 /* Four halves of which those from `live` on do not exist. */
@@ -135,7 +151,8 @@ KVFI_INLINE void tile_scaled_of(const panel *p, int bits, int g, int q0, int nq,
         const float32x4_t k = half4(scale + 4 * h), low = min ? half4(min + 4 * h) : z;
         for (int q = q0; q < q0 + nq; q++) {
             const uint32x4_t x = code_bytes(p, bits, g, q, h);
-            KVFI_UNROLL for (int j = 0; j < 4; j++)
+            KVFI_UNROLL
+            for (int j = 0; j < 4; j++)
                 vst1q_f32(tile + (size_t)(4 * q + j) * stride + 4 * h, decoded(code_floats(x, j), k, low, z, min != NULL));
         }
     }
@@ -145,15 +162,18 @@ KVFI_INLINE void tile_folded_of(const panel *p, int bits, int g, int q0, int nq,
                                 float *tile, size_t stride)
 {
     const float32x4_t z = vdupq_n_f32(zero);
-    for (int q = q0; q < q0 + nq; q++)
-        KVFI_UNROLL for (int h = 0; h < 4; h++) {
+    for (int q = q0; q < q0 + nq; q++) {
+        KVFI_UNROLL
+        for (int h = 0; h < 4; h++) {
             const uint32x4_t x = code_bytes(p, bits, g, q, h);
-            KVFI_UNROLL for (int j = 0; j < 4; j++) {
+            KVFI_UNROLL
+            for (int j = 0; j < 4; j++) {
                 const int r = 4 * q + j;
                 const float32x4_t k = vdupq_n_f32(scale[r]), low = min ? vdupq_n_f32(min[r]) : z;
                 vst1q_f32(tile + (size_t)r * stride + 4 * h, decoded(code_floats(x, j), k, low, z, min != NULL));
             }
         }
+    }
 }
 
 static void widen(const uint16_t *from, int n, float *to)

@@ -17,10 +17,13 @@ KVFI_INLINE void score_step(kvf_type type, const char *const row[4], int c, int 
                             float32x4_t acc[SCORE_VECTORS][4])
 {
     float32x4_t k[SCORE_VECTORS];
-    KVFI_UNROLL for (int v = 0; v < nv; v++) k[v] = row4(KVF_F32, (const char *)(q + (size_t)v * stride), c, count);
-    KVFI_UNROLL for (int i = 0; i < 4; i++) {
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) k[v] = row4(KVF_F32, (const char *)(q + (size_t)v * stride), c, count);
+    KVFI_UNROLL
+    for (int i = 0; i < 4; i++) {
         const float32x4_t x = row4(type, row[i], c, count);
-        KVFI_UNROLL for (int v = 0; v < nv; v++) acc[v][i] = vfmaq_f32(acc[v][i], x, k[v]);
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) acc[v][i] = vfmaq_f32(acc[v][i], x, k[v]);
     }
 }
 
@@ -28,12 +31,16 @@ KVFI_INLINE void score_of(kvf_type type, const char *const row[4], int32_t dim, 
                           float s[][4])
 {
     float32x4_t acc[SCORE_VECTORS][4];
-    KVFI_UNROLL for (int v = 0; v < nv; v++)
-        KVFI_UNROLL for (int i = 0; i < 4; i++) acc[v][i] = vdupq_n_f32(0);
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int i = 0; i < 4; i++) acc[v][i] = vdupq_n_f32(0);
+    }
     int32_t c = 0;
     for (; c + 4 <= dim; c += 4) score_step(type, row, c, 4, q, stride, nv, acc);
     if (c < dim) score_step(type, row, c, dim - c, q, stride, nv, acc);
-    KVFI_UNROLL for (int v = 0; v < nv; v++) vst1q_f32(s[v], sum4x4(acc[v][0], acc[v][1], acc[v][2], acc[v][3]));
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) vst1q_f32(s[v], sum4x4(acc[v][0], acc[v][1], acc[v][2], acc[v][3]));
 }
 
 #define SCORE_CASES(type)                                                                                                        \
@@ -80,18 +87,27 @@ KVFI_INLINE void mix_of(kvf_type type, const char *const *row, int32_t n, int c,
                         size_t stride)
 {
     float32x4_t sum[MIX_VECTORS][4];
-    KVFI_UNROLL for (int v = 0; v < nv; v++)
-        KVFI_UNROLL for (int h = 0; h < 4; h++) sum[v][h] = vdupq_n_f32(0);
-    for (int32_t i = 0; i < n; i++)
-        KVFI_UNROLL for (int h = 0; h < 4; h++) {
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int h = 0; h < 4; h++) sum[v][h] = vdupq_n_f32(0);
+    }
+    for (int32_t i = 0; i < n; i++) {
+        KVFI_UNROLL
+        for (int h = 0; h < 4; h++) {
             const float32x4_t x = row4(type, row[i], c + 4 * h, 4);
-            KVFI_UNROLL for (int v = 0; v < nv; v++) sum[v][h] = vfmaq_n_f32(sum[v][h], x, w[v * KVF_BLOCK + i]);
+            KVFI_UNROLL
+            for (int v = 0; v < nv; v++) sum[v][h] = vfmaq_n_f32(sum[v][h], x, w[v * KVF_BLOCK + i]);
         }
-    KVFI_UNROLL for (int v = 0; v < nv; v++)
-        KVFI_UNROLL for (int h = 0; h < 4; h++) {
+    }
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int h = 0; h < 4; h++) {
             float *o = acc + (size_t)v * stride + c + 4 * h;
             vst1q_f32(o, vaddq_f32(vld1q_f32(o), sum[v][h]));
         }
+    }
 }
 
 #define MIX_CASES(type)                                                                                                          \

@@ -28,12 +28,12 @@ KVFI_INLINE float32x4_t row4(kvf_type type, const char *row, int c, int count)
     if (type == KVF_F32) {
         if (count >= 4) return vld1q_f32((const float *)(const void *)(row + (size_t)c * sizeof(float)));
         float some[4] = {0};
-        memcpy(some, row + (size_t)c * sizeof(float), (size_t)(count > 0 ? count : 0) * sizeof some[0]);
+        memcpy(some, row + (size_t)c * sizeof(float), (size_t)(count > 0 ? count & 3 : 0) * sizeof some[0]);
         return vld1q_f32(some);
     }
     if (count >= 4) return half4((const uint16_t *)(const void *)(row + (size_t)c * sizeof(uint16_t)));
     uint16_t some[4] = {0};
-    memcpy(some, row + (size_t)c * sizeof(uint16_t), (size_t)(count > 0 ? count : 0) * sizeof some[0]);
+    memcpy(some, row + (size_t)c * sizeof(uint16_t), (size_t)(count > 0 ? count & 3 : 0) * sizeof some[0]);
     return half4(some);
 }
 

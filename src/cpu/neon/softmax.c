@@ -32,16 +32,19 @@ KVFI_INLINE float32x4_t exp4(float32x4_t x)
 static float softmax(float *s, float *max, float *sum)
 {
     float32x4_t x[16], top = vdupq_n_f32(*max), total = vdupq_n_f32(0);
-    KVFI_UNROLL for (int i = 0; i < 16; i++) {
+    KVFI_UNROLL
+    for (int i = 0; i < 16; i++) {
         x[i] = vld1q_f32(s + 4 * i);
         top = vmaxq_f32(top, x[i]);
     }
     const float peak = vmaxvq_f32(top), before = *max;
     if (peak == -INFINITY) {
-        KVFI_UNROLL for (int i = 0; i < 16; i++) vst1q_f32(s + 4 * i, vdupq_n_f32(0));
+        KVFI_UNROLL
+        for (int i = 0; i < 16; i++) vst1q_f32(s + 4 * i, vdupq_n_f32(0));
         return 1.0f;
     }
-    KVFI_UNROLL for (int i = 0; i < 16; i++) {
+    KVFI_UNROLL
+    for (int i = 0; i < 16; i++) {
         x[i] = exp4(vsubq_f32(x[i], vdupq_n_f32(peak)));
         vst1q_f32(s + 4 * i, x[i]);
         total = vaddq_f32(total, x[i]);

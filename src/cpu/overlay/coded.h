@@ -42,7 +42,9 @@ enum { MOST_DIM = 1024, VECTORS = 4 };
 #define WIDTHS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
 
 #define DOTS_VECTORS(bits, nv)                                                                                                   \
-    case nv: dots_of(p, bits, g, q0, nq, nv, m, stride, t, next); break;
+    case nv:                                                                                                                     \
+        dots_of(p, bits, g, q0, nq, nv, m, stride, t, next);                                                                     \
+        break;
 #define DOTS(bits)                                                                                                               \
     static void dots##bits(const panel *p, int g, int q0, int nq, int nv, const float *m, size_t stride, float t[][16],          \
                            ahead *next)                                                                                          \
@@ -65,8 +67,8 @@ static void dots(const panel *p, int g, int q0, int nq, int nv, const float *m, 
     }
 }
 
-static void tile_scaled(const panel *p, int g, int q0, int nq, const uint16_t *scale, const uint16_t *min, float zero, float *tile,
-                        size_t stride)
+static void tile_scaled(const panel *p, int g, int q0, int nq, const uint16_t *scale, const uint16_t *min, float zero,
+                        float *tile, size_t stride)
 {
     switch (p->bits) {
 #define TILE_SCALED(bits)                                                                                                        \
@@ -91,7 +93,7 @@ typedef struct matrix {
     const uint8_t *codes;
     const uint16_t *scale, *min; /* [runs][length of the other direction]; min NULL: zero counts */
     int reduction, lanes;
-    int run;    /* reduction indices or lanes that share a scale; the last run may be short */
+    int run; /* reduction indices or lanes that share a scale; the last run may be short */
     int runs;
     int across; /* 1: the scale stands along the lanes */
 } matrix;
@@ -286,7 +288,8 @@ static ahead look_ahead(const matrix *x, const void *record)
 
 /* ---- the entries of the table -------------------------------------------------------------------------------------------- */
 
-/* Prepared queries: q[n][dim_pad], weighed where the codes meet them directly, and for TOKEN keys the sum over each channel group, sums[n][n_cg]. */
+/* Prepared queries: q[n][dim_pad]; for TOKEN keys weighed, and with the sum over each channel group behind, sums[n][n_cg]. What
+ * other arithmetic needs once per head (integer planes) will belong here too. */
 static size_t coded_prepared_bytes(const kvf_part *part, int32_t n)
 {
     size_t floats = (size_t)n * (size_t)(part->dim_pad + (part->kind == KVF_KIND_TOKEN ? part->n_cg : 0));

@@ -2,7 +2,7 @@
  * KVF_KIND_HALF on any overlay: rows of f16 lanes, the 64 tokens of a channel (keys) or the channels of a token (values).
  * The including file defines before it, static:
  *   rows_dots_of(rows, row, n, nv, m, stride, out, out_stride, ahead)      force-inlined, nv <= 4
- *       out[v][i] += sum over n rows r of m[v][r] * rows[r * row + i] for 16 lanes i; each four rows fetch the next bytes of ahead
+ *       out[v][i] += sum over n rows r of m[v][r] * rows[r * row + i] for 16 lanes i; every four rows fetch some of `ahead`
  *   widen(from, n, to)       n halves to f32, n a multiple of 16 */
 #ifndef KVFI_OVERLAY_HALF_H
 #define KVFI_OVERLAY_HALF_H
@@ -49,8 +49,7 @@ static void half_prepare(const kvf_part *part, const float *q, size_t stride, in
 static void half_score(const kvf_part *part, const void *record, const void *prepared, int32_t n, float *s)
 {
     memset(s, 0, (size_t)n * KVF_BLOCK * sizeof *s);
-    half_product(part, record, part->dim, KVF_BLOCK, prepared, (size_t)part->dim_pad, n, s,
-                 KVF_BLOCK);
+    half_product(part, record, part->dim, KVF_BLOCK, prepared, (size_t)part->dim_pad, n, s, KVF_BLOCK);
 }
 
 static void half_mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride)

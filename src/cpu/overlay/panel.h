@@ -19,7 +19,7 @@ typedef struct panel {
  * lines would take as long as the arithmetic. */
 typedef struct ahead {
     uintptr_t at; /* a number, not a pointer: it may run past what exists */
-    size_t step; /* bytes a quad; 0: nothing known */
+    size_t step;  /* bytes a quad; 0: nothing known */
 } ahead;
 
 /* Lines for the short last chunk of a value record (64 tokens, at most 3 groups), one byte a code. */
@@ -31,17 +31,19 @@ typedef struct spread {
  * first, the arrangement of 8-bit codes, for which the number of groups is only a stride. */
 static inline void spread_codes(const panel *from, int quads, spread *to)
 {
-    for (int field = 0; field < quads * from->groups; field++) {
-        uint64_t sum[8] = {0};
-        int done = 0;
-        for (int i = 0; i < 3 && kvfi_plane_width[from->bits][i]; i++) {
-            int width = kvfi_plane_width[from->bits][i], per = 8 / width, shift = width * (field % per);
-            uint64_t word[8], mask = 0x0101010101010101u * ((1u << width) - 1);
+    const int fields = quads * from->groups;
+    for (int i = 0, done = 0; i < 3 && kvfi_plane_width[from->bits][i]; i++) {
+        const int width = kvfi_plane_width[from->bits][i], per = 8 / width;
+        const uint64_t mask = 0x0101010101010101u * ((1u << width) - 1);
+        for (int field = 0; field < fields; field++) {
+            const int shift = width * (field % per);
+            uint64_t word[8], sum[8] = {0};
             memcpy(word, from->plane[i] + field / per * 64, 64);
+            if (i) memcpy(sum, to->byte + field * 64, 64);
             for (int j = 0; j < 8; j++) sum[j] |= (word[j] >> shift & mask) << done;
-            done += width;
+            memcpy(to->byte + field * 64, sum, 64);
         }
-        memcpy(to->byte + field * 64, sum, 64);
+        done += width;
     }
 }
 
@@ -72,7 +74,9 @@ static inline int plane_shift(int width, int g, int q)
 /* The line where plane i of quad q of group g is: of a full chunk, or of bytes in a chunk of any size. */
 static inline const uint8_t *plane_line(const panel *p, int i, int width, int g, int q)
 {
-    size_t line = width == 8 ? (size_t)(q * p->groups + g) : width == 4 ? (size_t)(2 * q + g / 2) : (size_t)(width == 2 ? q : q / 2);
+    size_t line = width == 8   ? (size_t)(q * p->groups + g)
+                  : width == 4 ? (size_t)(2 * q + g / 2)
+                               : (size_t)(width == 2 ? q : q / 2);
     return p->plane[i] + 64 * line;
 }
 

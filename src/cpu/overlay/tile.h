@@ -7,8 +7,8 @@
 
 #include "cpu/overlay/panel.h"
 
-static void tile_product(const float *tile, size_t row, int n, int nv, const float *m, size_t stride, float *out, size_t out_stride,
-                    int set)
+static void tile_product(const float *tile, size_t row, int n, int nv, const float *m, size_t stride, float *out,
+                         size_t out_stride, int set)
 {
     switch (nv) {
     case 1: tile_product_of(tile, row, n, 1, m, stride, out, out_stride, set); break;
@@ -26,7 +26,7 @@ static void tile_score(const float *tile, int32_t dim_pad, const float *q, size_
         take = take_vectors(nv - v, 6);
         for (int lane = 0; lane < KVF_BLOCK; lane += 16)
             tile_product(tile + lane, KVF_BLOCK, dim_pad, take, q + (size_t)v * q_stride, q_stride, s + v * KVF_BLOCK + lane,
-                    KVF_BLOCK, 1);
+                         KVF_BLOCK, 1);
     }
 }
 
@@ -36,7 +36,7 @@ static void tile_mix(const float *tile, int32_t dim_pad, const float *w, int32_t
         take = take_vectors(nv - v, 6);
         for (int lane = 0; lane < dim_pad; lane += 16)
             tile_product(tile + lane, (size_t)dim_pad, KVF_BLOCK, take, w + v * KVF_BLOCK, KVF_BLOCK,
-                    acc + (size_t)v * stride + lane, stride, 0);
+                         acc + (size_t)v * stride + lane, stride, 0);
     }
 }
 

@@ -9,8 +9,8 @@
 
 /* What channel c adds to the scores of n <= KVFI_TILE vectors: its scale times the query multiplies the codes, its minimum times
  * the query goes to a bias of the token group. */
-static void score_channel(const kvfi_shape *s, const uint8_t *record, const float *q, int32_t n, int c,
-                          float sum[][KVFI_CHUNK], float bias[][KVFI_CHUNK])
+static void score_channel(const kvfi_shape *s, const uint8_t *record, const float *q, int32_t n, int c, float sum[][KVFI_CHUNK],
+                          float bias[][KVFI_CHUNK])
 {
     float row[KVFI_CHUNK];
     kvfi_scalar_code_row(s, record, c, 0, KVF_BLOCK, row);

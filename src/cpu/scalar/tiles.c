@@ -10,8 +10,7 @@ static void tile_score(const float *tile, int32_t dim_pad, const float *q, size_
     for (int32_t v = 0; v < nv; v += KVFI_TILE) {
         int32_t n = nv - v < KVFI_TILE ? nv - v : KVFI_TILE;
         memset(sum, 0, sizeof sum);
-        for (int c = 0; c < dim_pad; c++)
-            kvfi_scalar_add(sum, q + (size_t)v * q_stride + c, q_stride, n, tile + c * KVF_BLOCK);
+        for (int c = 0; c < dim_pad; c++) kvfi_scalar_add(sum, q + (size_t)v * q_stride + c, q_stride, n, tile + c * KVF_BLOCK);
         memcpy(s + v * KVF_BLOCK, sum, (size_t)n * sizeof *sum);
     }
 }

@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# bench attend: its JSON, that every row is right, and what it refuses. Small shapes and a small pool: no figure is judged here.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+small=(bench attend -t 1 --samples 9 --pool 1 --q-heads 6 --kv-heads 2 --head-dim 64)
+
+succeeds bench_json "${small[@]}" --context 200 --kv f16/f16,kivi4:group=64/q4_0:rot=h,balanced --json
+json bench_machine 'all(isinstance(o["machine"][k], str) and o["machine"][k] for k in ("processor", "kvfold", "cpu", "libllama", "ggml"))'
+json bench_shape 'o["shape"] == {"q_heads": 6, "kv_heads": 2, "head_dim": 64, "context": 200, "threads": 1}'
+json bench_row_fields 'all(isinstance(r[k], number) for r in o["rows"] for k in ("us_median", "us_min", "us_max", "bytes", "samples", "noise"))'
+json bench_our_rows '[r["name"] for r in o["rows"] if "llama" not in r["name"]] == ["f16/f16", "kivi4:group=64/q4_0:rot=h", "kivi4/kivi4"]'
+json bench_llama_rows '{r["name"] for r in o["rows"] if "llama" in r["name"]} == {"llama-f16-noflash", "llama-q8_0/f16-noflash", "llama-f16-flash", "llama-q8_0-flash", "llama-q4_0-flash"}'
+json bench_times 'all(0 < r["us_min"] <= r["us_median"] <= r["us_max"] and r["samples"] == 9 for r in o["rows"])'
+json bench_right 'all(0 < r["error"] < (3e-2 if "llama" in r["name"] else 2e-3) for r in o["rows"])'
+json bench_baseline_is_fastest 'o["contexts"][0]["baseline"] == min((r for r in o["rows"] if "llama" in r["name"]), key=lambda r: r["us_median"])["name"]'
+json bench_ratio_of_medians 'all(abs(r["ratio"] * r["us_median"] / min(l["us_median"] for l in o["rows"] if "llama" in l["name"]) - 1) < 1e-3 for r in o["rows"])'
+json bench_ratio_interval 'all(r["ratio_low"] <= r["ratio"] <= r["ratio_high"] for r in o["rows"])'
+json bench_claims_leave_the_noise 'all(not r["distinguishable"] or r["ratio_low"] > 1 or r["ratio_high"] < 1 for r in o["rows"])'
+json bench_noise_floor 'o["contexts"][0]["noise_floor"] >= 0 and "llama" in o["contexts"][0]["against_itself"]["name"]'
+json bench_read_limit 'o["contexts"][0]["read_gb_per_s"] > 0'
+# 199 tokens of history: two packed blocks, 72 exact rows and the sink, K and V, two heads.
+json bench_bytes_f16 'o["rows"][0]["bytes"] == 2 * 2 * (2 * 64 * 64 * 2 + (72 + 4) * 64 * 2)'
+json bench_bytes_llama 'next(r for r in o["rows"] if r["name"] == "llama-f16-flash")["bytes"] == 200 * 2 * 2 * 64 * 2'
+json bench_nothing_refused 'o["refused"] == []'
+
+succeeds bench_contexts "${small[@]}" --context 2,65,129 --kv kivi2/kivi2 --json
+json bench_contexts_listed 'o["shape"]["context"] == [2, 65, 129] == [c["context"] for c in o["contexts"]]'
+json bench_contexts_of_rows 'sorted({r["context"] for r in o["rows"]}) == [2, 65, 129] and len(o["rows"]) == 18'
+json bench_contexts_right 'all(r["error"] < 2e-3 for r in o["rows"] if "llama" not in r["name"])'
+
+# Without --kv every codec of `list` has a row.
+succeeds bench_defaults "${small[@]}" --context 130 --json
+cp "$work/out" "$work/rows"
+succeeds bench_list list --json
+json bench_every_codec '({e["spec"] + "/" + e["spec"] for c in o["codecs"] for e in c["examples"] if ":" not in e["spec"]} ==
+    {r["name"] for r in json.load(open("'"$work"'/rows"))["rows"] if "llama" not in r["name"]})'
+
+# A head size without whole blocks of 32: those rows of libllama cannot run, which is said, and the others do.
+succeeds bench_odd_head bench attend -t 1 --samples 9 --pool 1 --q-heads 2 --kv-heads 1 --head-dim 20 --context 70 --kv f16/kivi4 --json
+json bench_odd_head_said 'len(o["refused"]) == 3 and all("llama" in r for r in o["refused"]) and len(o["rows"]) == 3'
+
+succeeds bench_table "${small[@]}" --context 200 --kv kivi4/kivi4 --cpu scalar
+holds bench_table_rows grep -Eq "^kivi4/kivi4 .*[0-9]e-[0-9]" "$work/out"
+holds bench_table_baseline grep -q "the baseline" "$work/out"
+holds bench_table_set grep -q "(scalar)" "$work/out"
+holds bench_pool_said grep -q "less than the last-level cache" "$work/err"
+
+refuses bench_what 1 "attend" bench
+refuses bench_unknown 1 "'atend'.*attend" bench atend
+refuses bench_heads 1 "--q-heads 7.*--kv-heads 2" bench attend --q-heads 7 --kv-heads 2
+refuses bench_context_word 1 "--context: '4k'" bench attend --context 4k
+refuses bench_context_one 1 "--context: '1'" bench attend --context 1
+refuses bench_context_tail 1 "--context: '64,'" bench attend --context 64,
+refuses bench_samples 1 "--samples: '8'" bench attend --samples 8
+refuses bench_codec 1 "nosuch" bench attend --kv f16/f16,nosuch/f16
+refuses bench_empty_arm 1 "empty arm" bench attend --kv f16/f16,
+refuses bench_cpu 1 "--cpu: 'mmx'" bench attend --cpu mmx
+refuses bench_memory 2 "need about .* are free" bench attend --context 16777216 --kv-heads 1024 --q-heads 1024 --head-dim 1024
+
+finish

@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# Wrong use: each refused with one sentence that names the option, the value and what is allowed. No model is needed.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+refuses unknown_command 1 "'rnu'.*nearest.*'run'" rnu
+refuses unknown_option 1 "'--modle'.*nearest.*'--model'" run --modle x
+refuses unknown_short_option 1 "'-ctj'.*nearest.*'-ctk'" run -ctj x
+refuses unknown_option_of_plan 1 "'--contxt'" plan --contxt 5
+refuses value_missing 1 "-n needs a value" run -m x -n
+refuses value_not_wanted 1 "--json takes no value" run --json=yes
+refuses value_not_a_number 1 "--temp: 'warm' is not a number from 0 to 1000" run --temp warm
+refuses value_not_a_number_at_all 1 "--top-p: 'nan'" run --top-p nan
+refuses value_with_a_tail 1 "-n: '12x'" run -n 12x
+refuses value_too_large 1 "--sink: '65' is not a whole number from 0 to 64" run --sink 65
+refuses value_far_too_large 1 "-c: '99999999999999999999'" run -c 99999999999999999999
+refuses value_too_small 1 "--window: '-1'" run --window -1
+refuses word_too_many 1 "unexpected word 'world'" run -p hello world
+refuses flash_attention_off 1 "-fa: 'off'.*cannot be off" run -fa off
+refuses eviction_unknown 1 "--evict: 'snapkv'.*allowed: none" run --evict snapkv
+refuses preset_unknown 1 "preset 'tinny'.*balanced" run -m x -p a --kv tinny
+refuses preset_is_a_codec 1 "--kv kivi4/kivi4" run -m x -p a --kv kivi4
+refuses pair_malformed 1 "'kivi4/'.*K/V" run -m x -p a --kv kivi4/
+refuses pair_of_three 1 "'a/b/c'" run -m x -p a --kv a/b/c
+refuses codec_unknown 1 "-ctk: .*'q5_1'.*there are: f16 q8_0" run -m x -p a -ctk q5_1
+refuses codec_unknown_value 1 "--kv: .*nosuch" plan -m x --kv f16/nosuch
+refuses codec_bits 1 "kivi5" run -m x -p a --kv kivi5/kivi4
+refuses layer_override_malformed 1 "--kv-layer: '0-3=f16'" plan -m x --kv-layer 0-3=f16
+refuses layer_override_empty 1 "--kv-layer: '=f16'" plan -m x --kv-layer =f16
+refuses layer_override_trailing_comma 1 "--kv-layer: '1,=f16'" plan -m x --kv-layer 1,=f16
+refuses layer_override_codec 1 "--kv-layer: .*nosuch" plan -m x --kv-layer 0=nosuch
+refuses cpu_unknown 1 "--cpu: 'mmx'.*scalar" plan -m x --cpu mmx
+refuses raw_with_template 1 "--raw" run -m x -p a --raw --chat-template chatml
+refuses model_missing_option 1 "-m FILE" run -p a
+refuses rope_scaling_kind 1 "--rope-scaling: 'ntk'.*none linear yarn" run --rope-scaling ntk
+refuses bench_unknown_command 1 "." bench nosuch
+
+kv
+holds no_command_exits_1 test "$rc" -eq 1
+holds no_command_shows_usage grep -q "usage: kvfold COMMAND" "$work/err"
+
+# Help and manual: one source, docs/cli.md holds the very text.
+for command in run plan inspect list bench doctor; do
+    succeeds "help_$command" "$command" --help
+    cp "$work/out" "$work/help"
+    kv help "$command"
+    holds "help_${command}_both_ways" cmp "$work/help" "$work/out"
+    [ $command != bench ] || continue
+    sed -n "/<!-- help: $command -->/,/<!-- end -->/p" "$source_dir/docs/cli.md" | sed '1,2d' | sed '$d' | sed '$d' >"$work/manual"
+    holds "manual_of_$command" diff "$work/manual" "$work/help"
+done
+refuses help_of_unknown 1 "'nosuch'" help nosuch
+succeeds help --help
+succeeds version --version
+for word in "kvfold [0-9]" "build " "libllama [0-9]" "ggml [0-9]" "cpu [a-z]" "compiler "; do
+    holds "version_says_${word%% *}" grep -Eq "$word" "$work/out"
+done
+succeeds version_json --version --json
+json version_object 'all(isinstance(o[k], str) and o[k] for k in ("version", "build", "libllama", "ggml", "cpu", "compiler"))'
+
+# A broken stdout is an error, never a silent success.
+for args in "list" "list --json" "--help" "run --help" "--version"; do
+    # shellcheck disable=SC2086
+    "$kvfold" $args >/dev/full 2>"$work/err"
+    rc=$?
+    holds "full_disk: $args" test "$rc" -eq 2 -a "$(grep -c 'cannot write to stdout' "$work/err")" -eq 1
+done
+finish

@@ -1,0 +1,318 @@
+/* SPDX-License-Identifier: MIT */
+#include "oracle_attention.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK 64
+#define SEQUENCES 8
+#define LAYERS 8
+
+/* One row of one sequence. `exact` and `seen` are [layer][side][head][channel], at offsets fixed by the oracle. */
+typedef struct row {
+    int pos, slot, alive, coded;
+    float *exact, *seen;
+} row;
+
+typedef struct list {
+    row *rows;
+    int n, room, next_slot, sealed, pos_max;
+} list;
+
+struct oracle {
+    const kvf_params *p;
+    list seq[SEQUENCES];
+    size_t at[LAYERS][2]; /* offset of a layer's K and V in a row's values */
+    size_t values;
+};
+
+static void *get(size_t bytes)
+{
+    void *p = calloc(1, bytes ? bytes : 1);
+    if (!p) abort();
+    return p;
+}
+
+static int owner(const oracle *o, int layer)
+{
+    return o->p->layers[layer].share < 0 ? layer : o->p->layers[layer].share;
+}
+
+oracle *oracle_new(const kvf_params *p)
+{
+    oracle *o = get(sizeof *o);
+    o->p = p;
+    for (int i = 0; i < p->n_layers; i++) {
+        const kvf_layer *l = &p->layers[i];
+        if (l->share >= 0) continue;
+        o->at[i][0] = o->values;
+        o->values += (size_t)(l->kv_heads * l->k_dim);
+        o->at[i][1] = o->values;
+        if (!l->v_in_k) o->values += (size_t)(l->kv_heads * l->v_dim);
+    }
+    for (int s = 0; s < SEQUENCES; s++) o->seq[s].pos_max = -1;
+    return o;
+}
+
+static void clear(list *l)
+{
+    for (int i = 0; i < l->n; i++) {
+        free(l->rows[i].exact);
+        free(l->rows[i].seen);
+    }
+    free(l->rows);
+    *l = (list){.pos_max = -1};
+}
+
+void oracle_free(oracle *o)
+{
+    for (int s = 0; s < SEQUENCES; s++) clear(&o->seq[s]);
+    free(o);
+}
+
+/* Nearest f16, ties to even, by searching the exponent. */
+static float half(float x)
+{
+    double m = fabs((double)x), unit = ldexp(1, -24);
+    if (m > 65504) m = 65504;
+    while (m >= 2048 * unit) unit *= 2;
+    double n = floor(m / unit), rest = m / unit - n;
+    if (rest > 0.5 || (rest == 0.5 && fmod(n, 2) == 1)) n++;
+    return (float)copysign(n * unit, (double)x);
+}
+
+static row *push(list *l)
+{
+    if (l->n == l->room) {
+        l->room = l->room ? 2 * l->room : 128;
+        l->rows = realloc(l->rows, (size_t)l->room * sizeof *l->rows);
+        if (!l->rows) abort();
+    }
+    memset(&l->rows[l->n], 0, sizeof *l->rows);
+    return &l->rows[l->n++];
+}
+
+void oracle_append(oracle *o, int seq, int pos, const float *const *k, const float *const *v)
+{
+    list *l = &o->seq[seq];
+    row *r = push(l);
+    r->pos = l->pos_max = pos;
+    r->alive = 1;
+    r->slot = l->next_slot++;
+    r->exact = get(o->values * sizeof(float));
+    r->seen = get(o->values * sizeof(float));
+    for (int i = 0; i < o->p->n_layers; i++) {
+        const kvf_layer *layer = &o->p->layers[i];
+        if (layer->share >= 0) continue;
+        for (int c = 0; c < layer->kv_heads * layer->k_dim; c++) r->exact[o->at[i][0] + (size_t)c] = half(k[i][c]);
+        for (int c = 0; !layer->v_in_k && c < layer->kv_heads * layer->v_dim; c++)
+            r->exact[o->at[i][1] + (size_t)c] = half(v[i][c]);
+    }
+    memcpy(r->seen, r->exact, o->values * sizeof(float));
+}
+
+/* One head of a block through its record. base: where the head's channels lie in a row. */
+static void code_head(const char *spec, kvf_side side, int dim, row *block[BLOCK], size_t base, int sink)
+{
+    kvf_spec_info info;
+    float *x = get((size_t)(BLOCK * dim) * sizeof(float));
+    if (kvf_spec_check(spec, side, dim, &info, NULL, 0) != KVF_OK) abort();
+    void *record = aligned_alloc(64, info.block_bytes);
+    if (!record) abort();
+    for (int t = 0; t < BLOCK; t++) memcpy(x + t * dim, block[t]->exact + base, (size_t)dim * sizeof(float));
+    if (kvf_op_encode(spec, side, dim, x, record) != KVF_OK) abort();
+    if (kvf_op_decode(spec, side, dim, record, x) != KVF_OK) abort();
+    for (int t = 0; t < BLOCK; t++)
+        if (block[t]->slot >= sink) memcpy(block[t]->seen + base, x + t * dim, (size_t)dim * sizeof(float));
+    free(record);
+    free(x);
+}
+
+static void code_block(oracle *o, row *block[BLOCK])
+{
+    for (int i = 0; i < o->p->n_layers; i++) {
+        const kvf_layer *l = &o->p->layers[i];
+        if (l->share >= 0) continue;
+        for (int h = 0; h < l->kv_heads; h++) {
+            code_head(l->k ? l->k : o->p->k, KVF_K, l->k_dim, block, o->at[i][0] + (size_t)(h * l->k_dim), o->p->sink);
+            if (!l->v_in_k)
+                code_head(l->v ? l->v : o->p->v, KVF_V, l->v_dim, block, o->at[i][1] + (size_t)(h * l->v_dim), o->p->sink);
+        }
+    }
+    for (int t = 0; t < BLOCK; t++) block[t]->coded = block[t]->slot >= o->p->sink;
+}
+
+/* Block b is due when the rows up to and including it and R more are present. */
+void oracle_seal(oracle *o)
+{
+    for (int s = 0; s < SEQUENCES; s++) {
+        list *l = &o->seq[s];
+        while (l->next_slot >= BLOCK * (l->sealed + 1) + o->p->recent) {
+            row *block[BLOCK] = {0};
+            int found = 0;
+            for (int i = 0; i < l->n; i++)
+                if (l->rows[i].slot / BLOCK == l->sealed) block[l->rows[i].slot % BLOCK] = &l->rows[i], found++;
+            if (found == BLOCK) code_block(o, block);
+            l->sealed++;
+        }
+    }
+}
+
+void oracle_rm(oracle *o, int seq, int p0, int p1)
+{
+    list *l = &o->seq[seq];
+    if (p0 < 0) p0 = 0;
+    int to_end = p1 < 0 || p1 > l->pos_max, coded_died = 0, alive = 0, last = -1;
+    if (l->pos_max < 0 || (to_end && p0 > l->pos_max)) return;
+    for (int i = 0; i < l->n; i++) {
+        row *r = &l->rows[i];
+        if (r->alive && r->pos >= p0 && (to_end || r->pos < p1)) r->alive = 0, coded_died |= r->slot < BLOCK * l->sealed;
+        alive += r->alive;
+        if (r->alive) last = r->slot;
+    }
+    if (!to_end) return;
+    if (!alive) {
+        clear(l);
+        l->pos_max = p0 - 1;
+        return;
+    }
+    l->pos_max = p0 - 1;
+    l->next_slot = coded_died || last < BLOCK * l->sealed ? BLOCK * l->sealed : last + 1;
+    while (l->n && l->rows[l->n - 1].slot >= l->next_slot) {
+        free(l->rows[l->n - 1].exact);
+        free(l->rows[--l->n].seen);
+    }
+}
+
+void oracle_cp(oracle *o, int src, int dst)
+{
+    clear(&o->seq[dst]);
+    list *to = &o->seq[dst], *from = &o->seq[src];
+    for (int i = 0; i < from->n; i++) {
+        row *r = push(to);
+        *r = from->rows[i];
+        r->exact = get(o->values * sizeof(float));
+        r->seen = get(o->values * sizeof(float));
+        memcpy(r->exact, from->rows[i].exact, o->values * sizeof(float));
+        memcpy(r->seen, from->rows[i].seen, o->values * sizeof(float));
+    }
+    to->next_slot = from->next_slot;
+    to->sealed = from->sealed;
+    to->pos_max = from->pos_max;
+}
+
+int oracle_pos_max(const oracle *o, int seq)
+{
+    return o->seq[seq].pos_max;
+}
+
+int oracle_rows(const oracle *o, int seq)
+{
+    int alive = 0;
+    for (int i = 0; i < o->seq[seq].n; i++) alive += o->seq[seq].rows[i].alive;
+    return alive;
+}
+
+int oracle_sealed(const oracle *o, int seq)
+{
+    return o->seq[seq].sealed;
+}
+
+/* ---- attention ---- */
+
+/* Keys that one query head sees: values and scores. */
+typedef struct keys {
+    const float **v;
+    double *s;
+    int n;
+} keys;
+
+static void add(keys *ks, const oracle_query *a, const float *q, const float *k, const float *v, int dim, double bias)
+{
+    if (bias == -INFINITY) return;
+    double s = 0;
+    for (int c = 0; c < dim; c++) s += (double)q[c] * (double)k[c];
+    s *= a->scale;
+    if (a->softcap > 0) s = a->softcap * tanh(s / a->softcap);
+    ks->s[ks->n] = s + bias;
+    ks->v[ks->n++] = v;
+}
+
+static double slope(const oracle_query *a, int h)
+{
+    return a->slopes ? (double)a->slopes[h] : 0;
+}
+
+static void history(const oracle *o, const oracle_query *a, int i, int h, const float *q, keys *ks)
+{
+    const kvf_layer *l = &o->p->layers[a->layer];
+    const list *s = &o->seq[a->tokens[i].seq];
+    int own = owner(o, a->layer), kv = h / (l->q_heads / l->kv_heads);
+    for (int j = 0; j < s->n; j++) {
+        const row *r = &s->rows[j];
+        int back = a->tokens[i].pos - r->pos;
+        if (!r->alive || back < 0 || (l->window > 0 && back >= l->window)) continue;
+        const float *k = r->seen + o->at[own][0] + (size_t)(kv * l->k_dim);
+        const float *v = l->v_in_k ? k : r->seen + o->at[own][1] + (size_t)(kv * l->v_dim);
+        add(ks, a, q, k, v, l->k_dim, -slope(a, h) * back);
+    }
+}
+
+static double tail_bias(const oracle *o, const oracle_query *a, int i, int j, int h)
+{
+    const kvf_layer *l = &o->p->layers[a->layer];
+    if (a->bias) {
+        double b = a->bias[i * a->n + j];
+        return b == -INFINITY || !a->slopes ? b : slope(a, h) * b;
+    }
+    int back = a->tokens[i].pos - a->tokens[j].pos;
+    if (a->tokens[i].seq != a->tokens[j].seq || back < 0 || (l->window > 0 && back >= l->window)) return -INFINITY;
+    return -slope(a, h) * back;
+}
+
+static void tail(const oracle *o, const oracle_query *a, int i, int h, const float *q, keys *ks)
+{
+    const kvf_layer *l = &o->p->layers[a->layer];
+    int kv = h / (l->q_heads / l->kv_heads);
+    for (int j = 0; j < a->n; j++) {
+        const float *k = a->k + (size_t)(j * l->kv_heads + kv) * (size_t)l->k_dim;
+        const float *v = l->v_in_k ? k : a->v + (size_t)(j * l->kv_heads + kv) * (size_t)l->v_dim;
+        add(ks, a, q, k, v, l->k_dim, tail_bias(o, a, i, j, h));
+    }
+}
+
+static void softmax(const keys *ks, const float *sink, int dim, double *out, double *lse)
+{
+    double max = sink ? (double)*sink : -INFINITY, sum = 0;
+    for (int j = 0; j < ks->n; j++) max = fmax(max, ks->s[j]);
+    for (int c = 0; c < dim; c++) out[c] = 0;
+    *lse = max;
+    if (max == -INFINITY) return;
+    if (sink) sum = exp((double)*sink - max);
+    for (int j = 0; j < ks->n; j++) sum += exp(ks->s[j] - max);
+    for (int j = 0; j < ks->n; j++) {
+        double w = exp(ks->s[j] - max) / sum;
+        for (int c = 0; c < dim; c++) out[c] += w * (double)ks->v[j][c];
+    }
+    *lse = max + log(sum);
+}
+
+void oracle_attend(const oracle *o, const oracle_query *a)
+{
+    const kvf_layer *l = &o->p->layers[a->layer];
+    int most = a->n;
+    for (int s = 0; s < SEQUENCES; s++) most = most > o->seq[s].n + a->n ? most : o->seq[s].n + a->n;
+    keys ks = {get((size_t)most * sizeof(float *)), get((size_t)most * sizeof(double)), 0};
+    for (int i = 0; i < a->n; i++)
+        for (int h = 0; h < l->q_heads; h++) {
+            size_t at = (size_t)(i * l->q_heads + h);
+            const float *q = a->q + at * (size_t)l->k_dim;
+            ks.n = 0;
+            history(o, a, i, h, q, &ks);
+            tail(o, a, i, h, q, &ks);
+            softmax(&ks, a->sinks ? &a->sinks[h] : NULL, l->v_dim, a->out + at * (size_t)l->v_dim, a->lse + at);
+        }
+    free(ks.v);
+    free(ks.s);
+}

@@ -1,0 +1,321 @@
+/* SPDX-License-Identifier: MIT */
+#include "oracle_codec.h"
+
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TOKENS = 64, LINE = 64 };
+
+/* ---- numbers ---- */
+
+/* A result that the format says is rounded to f32. */
+static double once(double x)
+{
+    return (double)(float)x;
+}
+
+/* Nearest binary16, ties to even, at most 65504 in magnitude. */
+static double half(double x)
+{
+    double a = fabs(x), unit = 0x1p-24, y;
+    while (a >= unit * 2048) unit *= 2;
+    y = nearbyint(a / unit) * unit;
+    if (y > 65504) y = 65504;
+    return copysign(y, x);
+}
+
+static double half_at(const void *record, size_t at)
+{
+    const unsigned char *p = (const unsigned char *)record + at;
+    unsigned h = (unsigned)p[0] | (unsigned)p[1] << 8;
+    double m = h >> 10 & 31 ? ldexp(1 + (h & 1023) / 1024.0, (int)(h >> 10 & 31) - 15) : (h & 1023) * 0x1p-24;
+    return h & 0x8000 ? -m : m;
+}
+
+/* ---- plans ---- */
+
+int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *p)
+{
+    *p = (oracle_plan){.keys = keys, .dim = dim, .group = 32};
+    char rest[64] = "";
+    int rotated = 0;
+    if (!strcmp(spec, "f16")) {
+        p->family = ORACLE_F16;
+        p->bits = 16;
+    } else if (sscanf(spec, "kivi%d%63s", &p->bits, rest) >= 1) {
+        p->family = ORACLE_KIVI;
+        if (rest[0] && sscanf(rest, ":group=%d", &p->group) != 1) return 0;
+    } else if (!strncmp(spec, "q8_0", 4) || !strncmp(spec, "q4_0", 4)) {
+        p->bits = spec[1] - '0';
+        p->family = p->bits == 8 ? ORACLE_Q8_0 : ORACLE_Q4_0;
+        rotated = !strcmp(spec + 4, ":rot=h");
+        if (spec[4] && !rotated) return 0;
+    } else {
+        return 0;
+    }
+    for (p->rot = 1; rotated && dim % (2 * p->rot) == 0;) p->rot *= 2;
+    if (!rotated) p->rot = 0;
+    return 1;
+}
+
+static int padded(const oracle_plan *p)
+{
+    return (p->dim + 15) / 16 * 16;
+}
+
+static int per_channel(const oracle_plan *p)
+{
+    return p->family == ORACLE_KIVI && p->keys;
+}
+
+static size_t fill64(size_t n)
+{
+    return (n + 63) / 64 * 64;
+}
+
+static size_t section_bytes(const oracle_plan *p)
+{
+    if (p->family == ORACLE_F16) return 0;
+    if (per_channel(p)) return (size_t)(TOKENS / p->group * padded(p) * 2);
+    return (size_t)((p->dim + p->group - 1) / p->group * TOKENS * 2);
+}
+
+static size_t codes_bytes(const oracle_plan *p)
+{
+    return (size_t)(TOKENS * padded(p) / 8 * p->bits);
+}
+
+size_t oracle_bytes(const oracle_plan *p)
+{
+    return fill64(codes_bytes(p)) + fill64(section_bytes(p)) * (p->family == ORACLE_KIVI ? 2 : 1);
+}
+
+/* ---- encoding ---- */
+
+void oracle_rotate(const double *x, int n, int block, double *y)
+{
+    for (int i = 0; i < n; i++) {
+        int first = i / block * block;
+        y[i] = 0;
+        for (int j = 0; j < block; j++) {
+            int ones = 0;
+            for (int bits = (i - first) & j; bits; bits >>= 1) ones += bits & 1;
+            y[i] += (ones % 2 ? -x[first + j] : x[first + j]) / sqrt(block);
+        }
+    }
+}
+
+static void take(oracle_value *v, double quotient, int low, int high, double offset, double scale, double min)
+{
+    double code = nearbyint(quotient), floor_ = floor(quotient);
+    v->near = fabs(quotient - floor_ - 0.5);
+    if (code < low) code = low;
+    if (code > high) code = high;
+    v->code = (int)(code + offset);
+    v->scale = scale;
+    v->min = min;
+}
+
+static void kivi_group(const oracle_plan *p, const double *x, oracle_value **v, int n)
+{
+    double low = x[0], high = x[0], levels = (1 << p->bits) - 1;
+    for (int i = 1; i < n; i++) {
+        low = fmin(low, x[i]);
+        high = fmax(high, x[i]);
+    }
+    double range = once(high - low), scale = half(fmax(once(range / levels), (double)1e-8f)), min = half(low) + 0.0;
+    if ((levels + 0.5) * scale < range && scale < 65504) scale += fmax(0x1p-24, ldexp(1, ilogb(scale > 0 ? scale : 1e-9) - 10));
+    if (range == 0) scale = 0;
+    for (int i = 0; i < n; i++) {
+        double q = scale > 0 ? once(once(x[i] - min) / scale) : 0;
+        take(v[i], q, 0, (int)levels, 0, scale, min);
+        v[i]->value = once(once(v[i]->code * scale) + min);
+    }
+}
+
+/* q8_0: symmetric, the largest magnitude is 127 steps, half away from zero. q4_0: the peak with its sign is -8 steps, half up.
+ * Codes are made with the reciprocal of the step in f32, values with the step in f16. */
+static void ggml_group(const oracle_plan *p, const double *x, oracle_value **v, int n)
+{
+    double peak = 0;
+    for (int i = 0; i < n; i++)
+        if (fabs(x[i]) > fabs(peak)) peak = x[i];
+    double step = p->bits == 8 ? once(fabs(peak) / 127) : once(peak / -8), inverse = step == 0 ? 0 : once(1 / step);
+    for (int i = 0; i < n; i++) {
+        double q = once(x[i] * inverse);
+        double zero = p->bits == 8 ? 128 : 8;
+        double code = p->bits == 8 ? copysign(floor(fabs(q) + 0.5), q) : floor(once(q + 8.5)) - 8;
+        v[i]->near = fabs(q - floor(q) - 0.5);
+        v[i]->code = (int)(zero + (code > zero - 1 ? zero - 1 : code));
+        v[i]->scale = half(step);
+        v[i]->min = 0;
+        v[i]->value = once((v[i]->code - zero) * v[i]->scale);
+    }
+}
+
+static void encode_group(const oracle_plan *p, const double *x, oracle_value *out, int t0, int nt, int c0, int nc)
+{
+    double member[1024] = {0};
+    oracle_value *place[1024];
+    int n = 0;
+    for (int t = t0; t < t0 + nt; t++)
+        for (int c = c0; c < c0 + nc; c++, n++) {
+            member[n] = x[t * p->dim + c];
+            place[n] = &out[t * p->dim + c];
+        }
+    if (p->family == ORACLE_KIVI)
+        kivi_group(p, member, place, n);
+    else
+        ggml_group(p, member, place, n);
+}
+
+void oracle_encode(const oracle_plan *p, const float *x, oracle_value *out)
+{
+    double *y = calloc((size_t)(2 * TOKENS * p->dim), sizeof *y), *z = y + TOKENS * p->dim;
+    if (!y) abort();
+    for (int i = 0; i < TOKENS * p->dim; i++) y[i] = z[i] = half(x[i]);
+    for (int t = 0; t < TOKENS && p->rot; t++) oracle_rotate(z + t * p->dim, p->dim, p->rot, y + t * p->dim);
+    if (p->family == ORACLE_F16)
+        for (int i = 0; i < TOKENS * p->dim; i++) out[i] = (oracle_value){.value = y[i]};
+    else if (per_channel(p))
+        for (int c = 0; c < p->dim; c++)
+            for (int t = 0; t < TOKENS; t += p->group) encode_group(p, y, out, t, p->group, c, 1);
+    else
+        for (int t = 0; t < TOKENS; t++)
+            for (int c = 0; c < p->dim; c += p->group)
+                encode_group(p, y, out, t, 1, c, p->dim - c < p->group ? p->dim - c : p->group);
+    free(y);
+}
+
+/* ---- unpacking ---- */
+
+/* Calls visit(row of the matrix, lane, bit of the code, bit of memory) for every bit of the codes, in the order of memory: chunks
+ * of lanes, in each the planes, in each lines of 64 bytes, in each byte the fields. */
+typedef void visitor(void *user, int r, int lane, int code_bit, size_t memory_bit);
+
+static void walk_codes(int bits, int rows, int lanes, visitor *visit, void *user)
+{
+    size_t at = 0;
+    for (int chunk = 0; chunk < lanes; chunk += 64) {
+        int groups = (lanes - chunk >= 64 ? 64 : lanes - chunk) / 16, low = 0, left = bits;
+        for (int width = 8; width; width /= 2) {
+            if (left < width) continue;
+            left -= width;
+            int per = 8 / width, lines = rows / 4 * groups / per;
+            for (int line = 0; line < lines; line++)
+                for (int byte = 0; byte < LINE; byte++, at++)
+                    for (int slot = 0; slot < per; slot++) {
+                        int field = line * per + slot, quad = field / groups, group = field % groups;
+                        for (int b = 0; b < width; b++)
+                            visit(user, quad * 4 + byte % 4, chunk + group * 16 + byte / 4, low + b,
+                                  at * 8 + (size_t)(slot * width + b));
+                    }
+            low += width;
+        }
+    }
+}
+
+typedef struct reading {
+    const oracle_plan *plan;
+    const unsigned char *record;
+    oracle_value *out;
+    int stray; /* a bit of a padded channel is set */
+} reading;
+
+static void read_bit(void *user, int r, int lane, int code_bit, size_t memory_bit)
+{
+    reading *to = user;
+    int t = to->plan->keys ? lane : r, c = to->plan->keys ? r : lane;
+    int bit = to->record[memory_bit / 8] >> memory_bit % 8 & 1;
+    if (c >= to->plan->dim)
+        to->stray |= bit;
+    else if (to->out)
+        to->out[t * to->plan->dim + c].code |= bit << code_bit;
+}
+
+static void read_codes(const oracle_plan *p, reading *to)
+{
+    if (p->keys)
+        walk_codes(p->bits, padded(p), TOKENS, read_bit, to);
+    else
+        walk_codes(p->bits, TOKENS, padded(p), read_bit, to);
+}
+
+void oracle_unpack(const oracle_plan *p, const void *record, oracle_value *out)
+{
+    memset(out, 0, (size_t)(TOKENS * p->dim) * sizeof *out);
+    reading to = {p, record, out, 0};
+    if (p->family != ORACLE_F16) read_codes(p, &to);
+    size_t scales = fill64(codes_bytes(p)), minima = scales + fill64(section_bytes(p));
+    for (int t = 0; t < TOKENS; t++)
+        for (int c = 0; c < p->dim; c++) {
+            oracle_value *v = &out[t * p->dim + c];
+            if (p->family == ORACLE_F16) {
+                v->value = half_at(record, 2 * (size_t)(p->keys ? c * TOKENS + t : t * padded(p) + c));
+                continue;
+            }
+            size_t i = 2 * (size_t)(per_channel(p) ? t / p->group * padded(p) + c : c / p->group * TOKENS + t);
+            v->scale = half_at(record, scales + i);
+            if (p->family == ORACLE_KIVI) v->min = half_at(record, minima + i);
+            double zero = p->family == ORACLE_KIVI ? 0 : ldexp(1, p->bits - 1);
+            v->value = once(once((v->code - zero) * v->scale) + v->min);
+        }
+}
+
+static int all_zero(const unsigned char *p, size_t from, size_t to)
+{
+    while (from < to)
+        if (p[from++]) return 0;
+    return 1;
+}
+
+int oracle_padding_is_zero(const oracle_plan *p, const void *record)
+{
+    const unsigned char *bytes = record;
+    reading to = {p, record, NULL, 0};
+    size_t width = (size_t)padded(p), dim = (size_t)p->dim;
+    if (p->family == ORACLE_F16) {
+        if (p->keys) return all_zero(bytes, dim * TOKENS * 2, width * TOKENS * 2);
+        for (size_t t = 0; t < TOKENS; t++)
+            if (!all_zero(bytes, (t * width + dim) * 2, (t + 1) * width * 2)) return 0;
+        return 1;
+    }
+    read_codes(p, &to);
+    size_t at = codes_bytes(p), n = section_bytes(p);
+    int sections = p->family == ORACLE_KIVI ? 2 : 1, zero = !to.stray && all_zero(bytes, at, fill64(at));
+    for (at = fill64(at); sections--; at += fill64(n)) {
+        zero &= all_zero(bytes, at + n, at + fill64(n));
+        for (size_t g = 0; per_channel(p) && g < n / (width * 2); g++)
+            zero &= all_zero(bytes, at + (g * width + dim) * 2, at + (g + 1) * width * 2);
+    }
+    return zero;
+}
+
+/* ---- attention ---- */
+
+static double term(const oracle_plan *p, const oracle_value *v, double multiplier, double *size)
+{
+    double zero = p->family == ORACLE_KIVI || p->family == ORACLE_F16 ? 0 : ldexp(1, p->bits - 1);
+    double parts = p->family == ORACLE_F16 ? fabs(v->value) : fabs((v->code - zero) * v->scale) + fabs(v->min);
+    *size += fabs(multiplier) * parts;
+    return multiplier * v->value;
+}
+
+double oracle_score(const oracle_plan *p, const oracle_value *record, const float *q, int t, double *size)
+{
+    double sum = 0;
+    *size = 0;
+    for (int c = 0; c < p->dim; c++) sum += term(p, &record[t * p->dim + c], q[c], size);
+    return sum;
+}
+
+double oracle_mix(const oracle_plan *p, const oracle_value *record, const float *w, int c, double *size)
+{
+    double sum = 0;
+    *size = 0;
+    for (int t = 0; t < TOKENS; t++) sum += term(p, &record[t * p->dim + c], w[t], size);
+    return sum;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: MIT
+ * Codecs in double precision, written from their definitions and from docs/FORMAT.md. Shares no code with the library. */
+#ifndef TESTS_ORACLE_CODEC_H
+#define TESTS_ORACLE_CODEC_H
+
+#include <stddef.h>
+
+typedef enum oracle_family { ORACLE_F16, ORACLE_Q8_0, ORACLE_Q4_0, ORACLE_KIVI } oracle_family;
+
+typedef struct oracle_plan {
+    oracle_family family;
+    int keys; /* 1: keys, 0: values */
+    int dim;
+    int bits;  /* of a code; 16 for f16 */
+    int group; /* tokens (KIVI keys) or channels (everything else) that share a scale */
+    int rot;   /* 0, or channels of one Hadamard block */
+} oracle_plan;
+
+/* One value of a record: stored code, scale and minimum, and what they mean. near: how far the quotient was from the next rounding
+ * boundary, in codes (only from oracle_encode). */
+typedef struct oracle_value {
+    int code;
+    double scale, min, value, near;
+} oracle_value;
+
+/* Reads a spec as the tests write them; 0 when the oracle does not know it. */
+int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *plan);
+
+/* What the definition makes of x[64][dim]: out[64][dim]. Rotates by a matrix first when the plan says so. */
+void oracle_encode(const oracle_plan *plan, const float *x, oracle_value *out);
+
+/* What a record says. */
+void oracle_unpack(const oracle_plan *plan, const void *record, oracle_value *out);
+
+/* Bytes of a record, and whether every bit that is not part of a live code, scale or minimum is 0. */
+size_t oracle_bytes(const oracle_plan *plan);
+int oracle_padding_is_zero(const oracle_plan *plan, const void *record);
+
+/* Hadamard transform of n channels in blocks, by the matrix of Sylvester. */
+void oracle_rotate(const double *x, int n, int block, double *y);
+
+/* <q, key t> and sum of w_t value_t[c]; *size receives the sum of the magnitudes of all terms, for error bounds. */
+double oracle_score(const oracle_plan *plan, const oracle_value *record, const float *q, int t, double *size);
+double oracle_mix(const oracle_plan *plan, const oracle_value *record, const float *w, int c, double *size);
+
+#endif

@@ -1,0 +1,170 @@
+/* SPDX-License-Identifier: MIT
+ * Every codec against its oracle: codes, scales, minima and values of every record; scores and mixed sums of the scalar kernels. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "../unit/codec_inputs.h"
+#include "codec/codec.h"
+#include "cpu/isa.h"
+#include "oracle_codec.h"
+
+/* Limits, each with its reason.
+ * SUM: a sum of n products in f32 carries at most about n + 1 roundings of 2^-24 of the sum of magnitudes; folding scale and
+ *      minimum adds a handful, and each of at most 64 groups one more.
+ * TURN: the library rotates in f32, the oracle by a matrix in double: a code may be the neighbour where the quotient lies this
+ *      close to a boundary, and a scale the neighbouring f16. */
+#define SUM_LIMIT(n) (((n) + 80) * 0x1p-24)
+#define TURN_LIMIT 2e-3
+
+typedef struct work {
+    long values, moved;
+} work;
+
+static void compare_exact(const oracle_plan *p, const oracle_value *want, const oracle_value *got, const char *spec, int kind)
+{
+    for (int i = 0; i < CI_TOKENS * p->dim; i++) {
+        const oracle_value *w = &want[i], *g = &got[i];
+        if (w->code == g->code && w->scale == g->scale && w->min == g->min && w->value == g->value) continue;
+        fail_msg("%s, %s, head size %d, input '%s', token %d, channel %d: code %d scale %g min %g value %g, oracle %d %g %g %g",
+                 spec, p->keys ? "keys" : "values", p->dim, ci_kind_name[kind], i / p->dim, i % p->dim, g->code, g->scale, g->min,
+                 g->value, w->code, w->scale, w->min, w->value);
+    }
+}
+
+static void compare_turned(const oracle_plan *p, const oracle_value *want, const oracle_value *got, const char *spec, work *count)
+{
+    for (int i = 0; i < CI_TOKENS * p->dim; i++) {
+        const oracle_value *w = &want[i], *g = &got[i];
+        if (count) count->values++;
+        if (count) count->moved += w->code != g->code;
+        if (fabs(g->scale - w->scale) <= fabs(w->scale) * 0x1p-10 + 0x1p-24 &&
+            (w->code == g->code || (abs(w->code - g->code) == 1 && w->near < TURN_LIMIT) || fabs(w->scale) < 0x1p-20))
+            continue;
+        /* a peak of the other sign: +peak and -peak were equal to within rounding, so q4_0 may be mirrored */
+        if (p->bits == 4 && fabs(g->scale + w->scale) <= fabs(w->scale) * 0x1p-10) continue;
+        fail_msg("%s, head size %d, token %d, channel %d: code %d scale %g, oracle %d %g", spec, p->dim, i / p->dim, i % p->dim,
+                 g->code, g->scale, w->code, w->scale);
+    }
+}
+
+static void attend(const oracle_plan *p, const kvf_part *part, const void *record, const oracle_value *values, uint64_t seed)
+{
+    enum { VECTORS = 3 };
+    kvfi_kernels k;
+    kvfi_kernels_scalar(&k);
+    const kvfi_kind_ops *ops = &k.kind[part->kind];
+    size_t pad = (size_t)part->dim_pad;
+    float *q = ci_alloc(VECTORS * pad * sizeof *q), *acc = ci_alloc(VECTORS * pad * sizeof *acc);
+    float w[VECTORS * CI_TOKENS], s[VECTORS * CI_TOKENS];
+    void *prepared = ci_alloc(ops->prepared_bytes(part, VECTORS));
+    double size;
+    for (int v = 0; v < VECTORS; v++) {
+        for (int c = 0; c < p->dim; c++) q[(size_t)v * pad + (size_t)c] = (float)ci_gauss(&seed);
+        for (int t = 0; t < CI_TOKENS; t++) w[v * CI_TOKENS + t] = (float)fabs(ci_gauss(&seed));
+    }
+    if (p->keys) {
+        ops->prepare(part, q, pad, VECTORS, prepared);
+        ops->score(part, record, prepared, VECTORS, s);
+        for (int i = 0; i < VECTORS * CI_TOKENS; i++) {
+            double want = oracle_score(p, values, q + (size_t)(i / CI_TOKENS) * pad, i % CI_TOKENS, &size);
+            assert_true(fabs(s[i] - want) <= SUM_LIMIT(p->dim) * size);
+        }
+    } else {
+        ops->mix(part, record, w, VECTORS, acc, pad);
+        for (int i = 0; i < VECTORS * p->dim; i++) {
+            double want = oracle_mix(p, values, w + i / p->dim * CI_TOKENS, i % p->dim, &size);
+            assert_true(fabs(acc[(size_t)(i / p->dim) * pad + (size_t)(i % p->dim)] - want) <= SUM_LIMIT(CI_TOKENS) * size);
+        }
+    }
+    free(q), free(acc), free(prepared);
+}
+
+static void one(const char *spec, kvf_side side, int dim, ci_kind kind, work *count)
+{
+    oracle_plan plan;
+    kvf_part part;
+    if (!oracle_read_spec(spec, side == KVF_K, dim, &plan)) fail_msg("no oracle knows '%s'", spec);
+    if (plan.rot == 1) return; /* odd head sizes have no rotation */
+    assert_int_equal(kvfi_part_setup(spec, side, dim, &part, NULL, 0), KVF_OK);
+    assert_int_equal(part.bytes, oracle_bytes(&plan));
+    size_t n = (size_t)(CI_TOKENS * dim);
+    float *x = ci_alloc(n * sizeof *x);
+    oracle_value *want = ci_alloc(n * sizeof *want), *got = ci_alloc(n * sizeof *got);
+    unsigned char *record = ci_alloc(part.bytes);
+    memset(record, 0xa5, part.bytes);
+    ci_fill(x, dim, kind, 11);
+    assert_int_equal(kvf_op_encode(spec, side, dim, x, record), KVF_OK);
+    assert_true(oracle_padding_is_zero(&plan, record));
+    oracle_encode(&plan, x, want);
+    oracle_unpack(&plan, record, got);
+    if (plan.rot)
+        compare_turned(&plan, want, got, spec, kind == CI_GAUSS ? count : NULL);
+    else
+        compare_exact(&plan, want, got, spec, (int)kind);
+    attend(&plan, &part, record, got, (uint64_t)(dim * 31 + (int)kind));
+    free(x), free(want), free(got), free(record);
+}
+
+static void all_inputs(const char *spec, kvf_side side, void *user)
+{
+    for (int d = 0; d < CI_DIMS; d++)
+        for (int kind = 0; kind < CI_KIND_COUNT; kind++)
+            if (ci_dims[d] <= 128 || kind == CI_GAUSS || kind == CI_LARGE) one(spec, side, ci_dims[d], (ci_kind)kind, user);
+}
+
+static void every_codec_agrees_with_its_oracle(void **state)
+{
+    (void)state;
+    work count = {0, 0};
+    assert_true(ci_each_spec(all_inputs, &count) > 20);
+    /* rotated codes of ordinary inputs: neighbours are rare */
+    assert_true(count.values > 100000 && count.moved * 10000 < count.values);
+}
+
+/* A value decoded through the public operation is what the oracle reads from the record, turned back where it was turned. */
+static void decode_one(const char *spec, kvf_side side, void *user)
+{
+    (void)user;
+    for (int d = 0; d < CI_DIMS; d++) {
+        oracle_plan plan;
+        int dim = ci_dims[d];
+        if (!oracle_read_spec(spec, side == KVF_K, dim, &plan)) fail_msg("no oracle knows '%s'", spec);
+        if (plan.rot == 1) continue;
+        size_t n = (size_t)(CI_TOKENS * dim);
+        float *x = ci_alloc(n * sizeof *x), *back = ci_alloc(n * sizeof *back);
+        oracle_value *got = ci_alloc(n * sizeof *got);
+        void *record = ci_alloc(oracle_bytes(&plan));
+        ci_fill(x, dim, CI_GAUSS, 3);
+        assert_int_equal(kvf_op_encode(spec, side, dim, x, record), KVF_OK);
+        assert_int_equal(kvf_op_decode(spec, side, dim, record, back), KVF_OK);
+        oracle_unpack(&plan, record, got);
+        for (int t = 0; t < CI_TOKENS; t++) {
+            double row[CI_DIM_MAX], turned[CI_DIM_MAX];
+            for (int c = 0; c < dim; c++) row[c] = turned[c] = got[t * dim + c].value;
+            if (plan.rot) oracle_rotate(row, dim, plan.rot, turned);
+            for (int c = 0; c < dim; c++) {
+                double limit = plan.rot ? 1e-5 : 0; /* f32 butterflies against a matrix in double */
+                assert_true(fabs(back[t * dim + c] - turned[c]) <= limit);
+            }
+        }
+        free(x), free(back), free(got), free(record);
+    }
+}
+
+static void decoding_means_what_the_record_says(void **state)
+{
+    (void)state;
+    ci_each_spec(decode_one, NULL);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_codec_agrees_with_its_oracle),
+        cmocka_unit_test(decoding_means_what_the_record_says),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

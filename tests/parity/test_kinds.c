@@ -1,0 +1,254 @@
+/* SPDX-License-Identifier: MIT
+ * Packed records: score, mix and unfold of every inner kind, on records of every codec and on invented ones that no codec makes:
+ * all widths, both sides, groups of any size. */
+#include "gpu/kernels/value.h"
+#include "parity.h"
+
+/* magnitude[t][c]: what the terms of value (t, c) may add up to before they cancel. */
+static void magnitudes(const kvf_part *part, const void *record, float *out)
+{
+    const kvfi_shape s = kvfi_shape_of(part);
+    for (int t = 0; t < KVF_BLOCK; t++)
+        for (int c = 0; c < part->dim; c++) {
+            float *m = out + t * part->dim + c;
+            if (part->kind == KVF_KIND_HALF) {
+                *m = fabsf(kvfi_value_half(&s, record, t, c));
+                continue;
+            }
+            const int i = part->kind == KVF_KIND_TOKEN ? kvfi_scale_index_token(&s, t, c) : kvfi_scale_index_channel(&s, t, c);
+            *m = ((float)kvfi_code_of(&s, record, t, c) + fabsf(s.zero)) * fabsf(kvfi_section(record, s.scale_offset, i));
+            if (s.has_min) *m += fabsf(kvfi_section(record, s.min_offset, i));
+        }
+}
+
+/* Queries with a gap of junk between vectors; padded channels are zero. */
+static px_input queries(const kvf_part *part, int n, size_t stride, size_t shift, int flavour, uint64_t *state)
+{
+    px_input q = px_input_make((stride * (size_t)(n - 1) + (size_t)part->dim_pad) * sizeof(float), shift);
+    float *x = q.data;
+    for (int v = 0; v < n; v++)
+        for (int c = 0; c < (v + 1 < n ? (int)stride : part->dim_pad); c++)
+            x[(size_t)v * stride + (size_t)c] = c < part->dim ? px_number(flavour, c, state) : c < part->dim_pad ? 0 : px_junk();
+    return q;
+}
+
+static void score_with(const kvfi_kernels *k, const kvf_part *part, const void *record, const float *q, size_t stride, int n,
+                       float *s)
+{
+    const kvfi_kind_ops *ops = &k->kind[part->kind];
+    const size_t bytes = ops->prepared_bytes(part, n);
+    assert_int_equal(bytes % 64, 0);
+    px_output prepared = px_output_make(bytes, 0);
+    ops->prepare(part, q, stride, n, prepared.data);
+    ops->score(part, record, prepared.data, n, s);
+    px_output_free(&prepared, "the prepared queries");
+}
+
+static void check_score(const kvfi_kernels *scalar, const kvfi_kernels *fast, const kvf_part *part, const void *record,
+                        const float *magnitude, int n, int flavour, uint64_t seed)
+{
+    const size_t stride = (size_t)part->dim_pad + (seed % 3 ? 0 : 5), bytes = (size_t)n * KVF_BLOCK * sizeof(float);
+    px_input in = queries(part, n, stride, seed % 2 * 4, flavour, &seed);
+    px_output want = px_output_make(bytes, 0), got = px_output_make(bytes, seed % 4 * 4);
+    const float *q = in.data;
+    score_with(scalar, part, record, q, stride, n, want.data);
+    score_with(fast, part, record, q, stride, n, got.data);
+    for (int v = 0; v < n; v++)
+        for (int t = 0; t < KVF_BLOCK; t++) {
+            double sum = 0;
+            for (int c = 0; c < part->dim; c++)
+                sum += fabs((double)q[(size_t)v * stride + (size_t)c]) * (double)magnitude[t * part->dim + c];
+            px_close(PX_KIND_SCORE, got.data[v * KVF_BLOCK + t], want.data[v * KVF_BLOCK + t], sum, "score", v, t);
+        }
+    px_output_free(&want, "scalar scores");
+    px_output_free(&got, "the scores");
+    px_input_free(&in);
+}
+
+static void check_mix(const kvfi_kernels *scalar, const kvfi_kernels *fast, const kvf_part *part, const void *record,
+                      const float *magnitude, int n, int flavour, uint64_t seed)
+{
+    const size_t stride = (size_t)part->dim_pad + (seed % 3 ? 0 : 7), bytes = stride * (size_t)n * sizeof(float);
+    px_input in = px_input_make((size_t)n * KVF_BLOCK * sizeof(float), seed % 2 * 4);
+    px_output want = px_output_make(bytes, 0), got = px_output_make(bytes, seed % 4 * 4);
+    float *w = in.data, *start = ci_alloc(bytes);
+    for (int i = 0; i < n * KVF_BLOCK; i++) w[i] = px_weight(flavour, i % KVF_BLOCK, &seed);
+    for (int v = 0; v < n; v++)
+        for (int c = 0; c < part->dim_pad; c++) {
+            const size_t i = (size_t)v * stride + (size_t)c;
+            want.data[i] = got.data[i] = start[i] = c < part->dim ? (float)ci_gauss(&seed) : 0;
+        }
+    scalar->kind[part->kind].mix(part, record, w, n, want.data, stride);
+    fast->kind[part->kind].mix(part, record, w, n, got.data, stride);
+    for (int v = 0; v < n; v++) {
+        for (int c = 0; c < part->dim; c++) {
+            const size_t i = (size_t)v * stride + (size_t)c;
+            double sum = fabs((double)start[i]);
+            for (int t = 0; t < KVF_BLOCK; t++) sum += (double)w[v * KVF_BLOCK + t] * (double)magnitude[t * part->dim + c];
+            px_close(PX_KIND_MIX, got.data[i], want.data[i], sum, "acc", v, c);
+        }
+        for (size_t c = (size_t)part->dim_pad; c < stride; c++) px_untouched(&got, (size_t)v * stride + c, "the accumulators");
+    }
+    px_output_free(&want, "scalar accumulators");
+    px_output_free(&got, "the accumulators");
+    px_input_free(&in);
+    free(start);
+}
+
+static void check_unfold(const kvfi_kernels *scalar, const kvfi_kernels *fast, const kvf_part *part, const void *record,
+                         uint64_t seed)
+{
+    const size_t n = (size_t)part->dim_pad * KVF_BLOCK, row = part->side == KVF_K ? KVF_BLOCK : (size_t)part->dim_pad;
+    px_output want = px_output_make(n * sizeof(float), 0), got = px_output_make(n * sizeof(float), seed % 4 * 4);
+    scalar->kind[part->kind].unfold(part, record, want.data);
+    fast->kind[part->kind].unfold(part, record, got.data);
+    for (size_t i = 0; i < n; i++) px_same(PX_UNFOLD, got.data[i], want.data[i], "tile", (int)(i / row), (int)(i % row));
+    px_output_free(&want, "the scalar tile");
+    px_output_free(&got, "the tile");
+}
+
+/* What stands for channels that do not exist must not matter, were it infinite or no number. */
+static void spoil_padding(const kvf_part *part, uint8_t *record, uint64_t *state)
+{
+    const kvfi_shape s = kvfi_shape_of(part);
+    const size_t half = part->kind == KVF_KIND_HALF, sections = part->has_min ? 2 : 1;
+    for (int c = part->dim; c < part->dim_pad; c++)
+        for (int t = 0; t < KVF_BLOCK; t++) {
+            if (half)
+                kvfi_halves(record, 0)[kvfi_half_index(&s, t, c)] = 0x7e00;
+            else
+                kvfi_code_put(record, s.bits, kvfi_reduction(&s), kvfi_lanes(&s), s.keys ? c : t, s.keys ? t : c,
+                              (int)(ci_next(state) >> 40) & ((1 << s.bits) - 1));
+        }
+    if (part->kind != KVF_KIND_CHANNEL) return;
+    for (size_t i = 0; i < sections; i++)
+        for (int g = 0; g < s.n_tg; g++)
+            for (int c = part->dim; c < part->dim_pad; c++)
+                kvfi_halves(record, i ? part->min_offset : part->scale_offset)[g * part->dim_pad + c] = c % 2 ? 0x7e00 : 0xfc00;
+}
+
+/* One record, a few numbers of vectors. */
+static void check_record(const kvfi_kernels *scalar, const kvfi_kernels *fast, const kvf_part *part, uint8_t *record, int round,
+                         uint64_t seed)
+{
+    float *magnitude = ci_alloc((size_t)part->dim * KVF_BLOCK * sizeof(float));
+    spoil_padding(part, record, &seed);
+    magnitudes(part, record, magnitude);
+    for (int i = 0; i < 2; i++) {
+        const int n = px_vectors[(round * 3 + i * 5) % PX_VECTORS], flavour = (round + i) % PX_FLAVOURS;
+        if (part->side == KVF_K)
+            check_score(scalar, fast, part, record, magnitude, n, flavour, seed + (uint64_t)i);
+        else
+            check_mix(scalar, fast, part, record, magnitude, n, flavour, seed + (uint64_t)i);
+    }
+    check_unfold(scalar, fast, part, record, seed);
+    free(magnitude);
+}
+
+/* ---- records of codecs ----------------------------------------------------------------------------------------------------- */
+
+static void check_codec(const kvfi_kernels *scalar, const kvfi_kernels *fast, const char *spec, kvf_side side, int *round)
+{
+    for (int d = 0; d < CI_DIMS; d++)
+        for (int kind = 0; kind < CI_KIND_COUNT; kind++) {
+            kvf_part part;
+            char error[256];
+            const int dim = ci_dims[d];
+            const uint64_t seed = (uint64_t)++ * round;
+            if ((d + kind + *round) % 3) continue; /* a third, another one for each codec */
+            px_at("%s: %s, %s, %d channels, %s, round %d", fast->name, spec, side ? "values" : "keys", dim, ci_kind_name[kind],
+                  *round);
+            if (kvfi_part_setup(spec, side, dim, &part, error, sizeof error)) continue; /* e.g. a rotation of odd sizes */
+            float *x = ci_alloc((size_t)dim * KVF_BLOCK * sizeof(float));
+            uint8_t *record = ci_alloc(part.bytes);
+            ci_fill(x, dim, (ci_kind)kind, seed);
+            part.codec->encode(&part, x, record);
+            check_record(scalar, fast, &part, record, *round, seed);
+            free(record);
+            free(x);
+        }
+}
+
+static void codecs(const kvfi_kernels *scalar, const kvfi_kernels *fast)
+{
+    int round = 0;
+    for (int i = 0; kvfi_codec_at(i); i++)
+        for (int side = KVF_K; side <= KVF_V; side++) {
+            const char *list = kvfi_codec_at(i)->examples;
+            char spec[64];
+            while (kvfi_codec_at(i)->sides >> side & 1 && ci_word(&list, spec))
+                check_codec(scalar, fast, spec, (kvf_side)side, &round);
+        }
+    assert_true(round > 100);
+}
+
+static void test_codecs(void **state)
+{
+    (void)state;
+    px_each_set(codecs);
+}
+
+/* ---- invented records ------------------------------------------------------------------------------------------------------ */
+
+static kvf_part invent(kvf_kind kind, kvf_side side, int bits, int group, int has_min, int dim)
+{
+    kvf_part part = {.kind = kind, .side = side, .bits = bits, .has_min = has_min, .t_group = 1, .c_group = 1};
+    if (kind == KVF_KIND_TOKEN)
+        part.c_group = group;
+    else
+        part.t_group = group;
+    if (!has_min) part.zero = bits < 4 ? (float)((1 << bits) - 1) / 2 : (float)(1 << (bits - 1));
+    kvfi_part_layout(&part, dim);
+    return part;
+}
+
+static void random_record(const kvf_part *part, uint8_t *record, uint64_t *state)
+{
+    for (size_t i = 0; i < part->bytes; i++) record[i] = (uint8_t)(ci_next(state) >> 32);
+    for (size_t i = part->scale_offset; i < part->bytes; i += 2) {
+        const uint16_t h = kvfi_half_saturated((float)(ci_gauss(state) * (i % 34 ? 1 : 100)));
+        memcpy(record + i, &h, sizeof h);
+    }
+}
+
+static void check_invented(const kvfi_kernels *scalar, const kvfi_kernels *fast, kvf_kind kind, int bits)
+{
+    static const int groups[2][6] = {{32, 16, 128, 5, 24, 8}, {32, 64, 16, 8, 2, 1}};
+    int round = bits * 1000;
+    for (int side = KVF_K; side <= KVF_V; side++)
+        for (int d = 0; d < CI_DIMS; d++)
+            for (int g = 0; g < 6; g++) {
+                uint64_t seed = (uint64_t)++round;
+                const int group = groups[kind == KVF_KIND_CHANNEL][g], has_min = (round + d) % 2;
+                if (g > 1 && (g + d + bits) % 4) continue; /* the usual groups always, the others by turns */
+                kvf_part part = invent(kind, (kvf_side)side, bits, group, has_min, ci_dims[d]);
+                part.next_offset = (int64_t)part.bytes; /* fetching ahead may not matter, least of all past what exists */
+                part.next_bytes = round % 3 ? part.bytes : 0;
+                px_at("%s: kind %d, %d bits, %s, groups of %d, %s, %d channels, round %d", fast->name, (int)kind, bits,
+                      side ? "values" : "keys", group, has_min ? "minima" : "no minima", ci_dims[d], round);
+                uint8_t *record = ci_alloc(part.bytes);
+                random_record(&part, record, &seed);
+                check_record(scalar, fast, &part, record, round, seed);
+                free(record);
+            }
+}
+
+static void widths(const kvfi_kernels *scalar, const kvfi_kernels *fast)
+{
+    for (int bits = 1; bits <= 8; bits++) {
+        check_invented(scalar, fast, KVF_KIND_TOKEN, bits);
+        check_invented(scalar, fast, KVF_KIND_CHANNEL, bits);
+    }
+}
+
+static void test_widths(void **state)
+{
+    (void)state;
+    px_each_set(widths);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_codecs), cmocka_unit_test(test_widths)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: MIT
+# Programs that make test models. A file with main is a program, in build/bin; the others they share, and so do the host tests.
+file(GLOB tools CONFIGURE_DEPENDS tools/*.c)
+set(common "")
+set(programs "")
+foreach(source IN LISTS tools)
+    file(STRINGS "${source}" main REGEX "^int main\\(")
+    if(main)
+        list(APPEND programs "${source}")
+    else()
+        list(APPEND common "${source}")
+    endif()
+endforeach()
+
+add_library(tools_common STATIC ${common})
+target_include_directories(tools_common PUBLIC tools)
+target_link_libraries(tools_common PUBLIC kvfold::libllama m)
+foreach(source IN LISTS programs)
+    get_filename_component(name "${source}" NAME_WE)
+    add_executable(${name} "${source}")
+    target_link_libraries(${name} PRIVATE tools_common)
+    target_link_options(${name} PRIVATE ${rpath_options})
+endforeach()
+
+# Widened copies of the real models, made once: two runs on them differ by their KV cache alone. 1.6 GB, so not part of `all`.
+set(wide "")
+foreach(model smollm2-135m-instruct-q4_1 gemma-3-270m-q4_k_m)
+    string(REGEX REPLACE "-q4_.*" "-f32.gguf" file "${model}")
+    list(APPEND wide "${data}/models/${file}")
+    add_custom_command(OUTPUT "${data}/models/${file}" VERBATIM
+        COMMAND widen "${data}/models/${model}.gguf" "${data}/models/${file}" f32
+        DEPENDS widen "${data}/models/${model}.gguf" COMMENT "Widening ${model}.gguf")
+endforeach()
+add_custom_target(models_f32 DEPENDS ${wide})

@@ -1,0 +1,368 @@
+/* SPDX-License-Identifier: MIT
+ * Every codec, side, head size and input: what comes back is within the limit that the codec promises. Then the inputs that
+ * broke others. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdio.h>
+
+#include "codec_inputs.h"
+
+/* THE table of limits. Each is the largest error of one value, made from its group: `range` = maximum - minimum, `peak` = largest
+ * magnitude. `step` is what the group's scale should be, `steps` of it the limit; half a step where codes are rounded to nearest.
+ * What is added in every case: the scale is rounded to f16 (2^-11 of itself; 2^-25 where it is subnormal), which counts once for
+ * each step from 0, and value = code * scale (+ min) is rounded to f32 (2^-23 of its terms). With a rotation, ten butterflies
+ * there and ten back are rounded to f32: 20 * 2^-24 of the largest channel of the token. */
+static const struct limit {
+    const char *codec;
+    double steps;
+    const char *reason;
+} limits[] = {
+    {"f16", 0, "the input is f16"},
+    {"q8_0", 0.5, "127 steps to the peak, nearest"},
+    {"q4_0", 1.0, "8 steps to the peak; the other end has only 7, so a value of the other sign may lose a whole step"},
+    {"kivi", 0.5, "2^bits - 1 steps over the range, nearest; a step above 65504 is cut, which costs no more than half the range"},
+};
+
+static const struct limit *limit_of(const char *spec)
+{
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++)
+        if (!strncmp(spec, limits[i].codec, strlen(limits[i].codec))) return &limits[i];
+    fail_msg("no limit is stated for '%s'", spec);
+    return NULL;
+}
+
+typedef struct shape {
+    int bits, group, tokens; /* tokens: the group runs along tokens */
+    int rot;
+} shape;
+
+static shape shape_of(const char *spec, kvf_side side, int dim)
+{
+    shape s = {.group = 32};
+    if (!strncmp(spec, "kivi", 4)) {
+        s.tokens = side == KVF_K;
+        if (strchr(spec, '=')) s.group = atoi(strchr(spec, '=') + 1);
+        s.bits = spec[4] - '0';
+    } else {
+        s.bits = spec[1] - '0';
+    }
+    if (strstr(spec, "rot=h"))
+        for (s.rot = 1; dim % (2 * s.rot) == 0;) s.rot *= 2;
+    return s;
+}
+
+/* Turns both, so that errors can be judged where they were made. */
+static void turn(double *x, int dim, int block)
+{
+    for (int first = 0; first < dim; first += block)
+        for (int h = 1; h < block; h *= 2)
+            for (int i = first; i < first + block; i++)
+                if (!((i - first) & h)) {
+                    double a = x[i], b = x[i + h];
+                    x[i] = (a + b) / sqrt(2);
+                    x[i + h] = (a - b) / sqrt(2);
+                }
+}
+
+static double allowed(const struct limit *l, const shape *s, const double *x, int first, int n, int stride)
+{
+    double low = x[first], high = low, peak = 0;
+    for (int i = 0; i < n; i++) {
+        double v = x[first + i * stride];
+        low = fmin(low, v);
+        high = fmax(high, v);
+        peak = fmax(peak, fabs(v));
+    }
+    if (l->steps == 0) return 0;
+    if (!strcmp(l->codec, "kivi")) {
+        double levels = (1 << s->bits) - 1, step = (high - low) / levels;
+        double rounding = levels * fmax(step * 0x1p-11, 0) + 4 * peak * 0x1p-23;
+        if (high == low) return 0;
+        if (step < 0x1p-14) rounding = 0x1p-25; /* a subnormal step never falls short, see docs/FORMAT.md */
+        return fmax(l->steps * step, step < 0x1p-25 ? 0 : l->steps * 0x1p-24) + rounding;
+    }
+    double steps = s->bits == 8 ? 127 : 8, step = peak / steps;
+    return l->steps * step + steps * fmax(step * 0x1p-11, 0x1p-25) + peak * 0x1p-21;
+}
+
+static void check_limits(const char *spec, kvf_side side, int dim, ci_kind kind, const double *x, const double *y)
+{
+    const struct limit *l = limit_of(spec);
+    shape s = shape_of(spec, side, dim);
+    for (int t = 0; t < CI_TOKENS; t++) {
+        double turned = 0;
+        for (int i = 0; i < dim && s.rot; i++) turned = fmax(turned, fabs(x[t * dim + i]));
+        for (int c = 0; c < dim; c++) {
+            int g = s.tokens ? t / s.group * s.group : c / s.group * s.group;
+            int n = s.tokens || dim - g > s.group ? s.group : dim - g;
+            double most = allowed(l, &s, x, s.tokens ? g * dim + c : t * dim + g, n, s.tokens ? dim : 1);
+            most += 20 * 0x1p-24 * turned;
+            double error = fabs(x[t * dim + c] - y[t * dim + c]);
+            if (!(error <= most))
+                fail_msg("%s, %s, head size %d, input '%s', token %d, channel %d: %g came back as %g, error %g, limit %g (%s)",
+                         spec, side == KVF_K ? "keys" : "values", dim, ci_kind_name[kind], t, c, x[t * dim + c], y[t * dim + c],
+                         error, most, l->reason);
+        }
+    }
+}
+
+/* Encodes and decodes; everything in double and, for rotating codecs, turned into the domain of the codes. 0: refused. */
+static int round_trip(const char *spec, kvf_side side, int dim, const float *x, double *in, double *out)
+{
+    kvf_spec_info info;
+    shape s = shape_of(spec, side, dim);
+    if (s.rot == 1) {
+        assert_int_equal(kvf_spec_check(spec, side, dim, &info, NULL, 0), KVF_E_UNSUPPORTED);
+        return 0;
+    }
+    assert_int_equal(kvf_spec_check(spec, side, dim, &info, NULL, 0), KVF_OK);
+    float *back = ci_alloc((size_t)(CI_TOKENS * dim) * sizeof *back);
+    void *record = ci_alloc(info.block_bytes);
+    assert_int_equal(kvf_op_encode(spec, side, dim, x, record), KVF_OK);
+    assert_int_equal(kvf_op_decode(spec, side, dim, record, back), KVF_OK);
+    for (int i = 0; i < CI_TOKENS * dim; i++) {
+        assert_true(isfinite(back[i]));
+        in[i] = x[i];
+        out[i] = back[i];
+    }
+    for (int t = 0; t < CI_TOKENS && s.rot; t++) {
+        turn(in + t * dim, dim, s.rot);
+        turn(out + t * dim, dim, s.rot);
+    }
+    free(back), free(record);
+    return 1;
+}
+
+static void one_spec(const char *spec, kvf_side side, void *user)
+{
+    (void)user;
+    for (int d = 0; d < CI_DIMS; d++)
+        for (int kind = 0; kind < CI_KIND_COUNT; kind++) {
+            int dim = ci_dims[d];
+            size_t n = (size_t)(CI_TOKENS * dim);
+            float *x = ci_alloc(n * sizeof *x);
+            double *in = ci_alloc(n * sizeof *in), *out = ci_alloc(n * sizeof *out);
+            ci_fill(x, dim, (ci_kind)kind, 21);
+            /* q4_0 after a rotation of huge rows: the scale itself saturates, which is the format's stated limit */
+            int beyond = kind == CI_LARGE && !strcmp(spec, "q4_0:rot=h");
+            if (round_trip(spec, side, dim, x, in, out) && !beyond) check_limits(spec, side, dim, (ci_kind)kind, in, out);
+            free(x), free(in), free(out);
+        }
+}
+
+static void every_codec_keeps_its_limit(void **state)
+{
+    (void)state;
+    assert_true(ci_each_spec(one_spec, NULL) > 20);
+}
+
+/* ---- inputs that broke others ---- */
+
+typedef struct sample {
+    float x[CI_TOKENS * 128], y[CI_TOKENS * 128];
+} sample;
+
+static void encode_and_back(const char *spec, kvf_side side, int dim, sample *s)
+{
+    static _Alignas(64) unsigned char record[CI_TOKENS * 128 * 4];
+    assert_int_equal(kvf_op_encode(spec, side, dim, s->x, record), KVF_OK);
+    assert_int_equal(kvf_op_decode(spec, side, dim, record, s->y), KVF_OK);
+}
+
+static double relative_score_error(const sample *s, int dim, uint64_t seed)
+{
+    double q[128], error = 0, size = 0;
+    for (int c = 0; c < dim; c++) q[c] = ci_gauss(&seed);
+    for (int t = 0; t < CI_TOKENS; t++) {
+        double want = 0, got = 0;
+        for (int c = 0; c < dim; c++) {
+            want += q[c] * s->x[t * dim + c];
+            got += q[c] * s->y[t * dim + c];
+        }
+        error += (want - got) * (want - got);
+        size += want * want;
+    }
+    return sqrt(error / size);
+}
+
+/* A channel a thousand times larger: with scales per channel the others do not notice; with a rotation the score error stays
+ * that of the codec (half a step in 2^bits of a normal peak, spread over the row). */
+static void one_channel_a_thousand_times_larger(void **state)
+{
+    (void)state;
+    sample plain, big;
+    ci_fill(plain.x, 128, CI_GAUSS, 4);
+    big = plain;
+    for (int t = 0; t < CI_TOKENS; t++) big.x[t * 128 + 42] = (float)ci_half(1000 * (double)plain.x[t * 128 + 42]);
+    static const char *const kivi[] = {"kivi1", "kivi2", "kivi3", "kivi4", "kivi8"};
+    for (size_t i = 0; i < sizeof kivi / sizeof *kivi; i++) {
+        encode_and_back(kivi[i], KVF_K, 128, &plain);
+        encode_and_back(kivi[i], KVF_K, 128, &big);
+        for (int j = 0; j < CI_TOKENS * 128; j++)
+            if (j % 128 != 42) assert_true(plain.y[j] == big.y[j]);
+    }
+    encode_and_back("kivi4", KVF_K, 128, &big);
+    assert_true(relative_score_error(&big, 128, 8) < 0.1);
+    encode_and_back("q8_0:rot=h", KVF_K, 128, &big);
+    assert_true(relative_score_error(&big, 128, 8) < 0.01);
+    encode_and_back("q4_0:rot=h", KVF_K, 128, &big);
+    assert_true(relative_score_error(&big, 128, 8) < 0.15);
+}
+
+/* Exact zeros and no 0/0: rows where scales belong to tokens, channels where they belong to channels. */
+static void zero_rows_and_zero_channels(void **state)
+{
+    (void)state;
+    sample s;
+    static const char *const by_token[] = {"q8_0", "q4_0", "q8_0:rot=h", "q4_0:rot=h", "f16"};
+    ci_fill(s.x, 128, CI_ZERO_ROW, 6);
+    for (int side = KVF_K; side <= KVF_V; side++)
+        for (size_t i = 0; i < sizeof by_token / sizeof *by_token; i++) {
+            encode_and_back(by_token[i], (kvf_side)side, 128, &s);
+            for (int c = 0; c < 128; c++) assert_true(s.y[5 * 128 + c] == 0 && s.y[63 * 128 + c] == 0);
+        }
+    encode_and_back("kivi2", KVF_V, 128, &s);
+    for (int c = 0; c < 128; c++) assert_true(s.y[5 * 128 + c] == 0 && s.y[63 * 128 + c] == 0);
+    static const char *const by_channel[] = {"kivi1", "kivi2", "kivi3", "kivi4", "kivi8", "f16"};
+    ci_fill(s.x, 128, CI_ZERO_CHANNEL, 6);
+    for (size_t i = 0; i < sizeof by_channel / sizeof *by_channel; i++) {
+        encode_and_back(by_channel[i], KVF_K, 128, &s);
+        for (int t = 0; t < CI_TOKENS; t++) assert_true(s.y[t * 128] == 0 && s.y[t * 128 + 127] == 0);
+    }
+}
+
+/* +100, -100, zeros: exactly back with KIVI; a group that holds two neighbours has a finite scale and both come back. */
+static void constant_groups_are_exact(void **state)
+{
+    (void)state;
+    static const ci_kind kinds[] = {CI_PLUS_100, CI_MINUS_100, CI_ZERO, CI_CLOSE, CI_TINY};
+    static const char *const specs[] = {"kivi1", "kivi2", "kivi3", "kivi4", "kivi8"};
+    sample s;
+    for (int side = KVF_K; side <= KVF_V; side++)
+        for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
+            for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+                if (kinds[k] == CI_TINY && specs[i][4] < '3') continue; /* seven values do not fit in two bits */
+                ci_fill(s.x, 80, kinds[k], 2);
+                encode_and_back(specs[i], (kvf_side)side, 80, &s);
+                for (int j = 0; j < CI_TOKENS * 80; j++) {
+                    double limit = kinds[k] == CI_CLOSE ? 0x1p-14 : 0; /* 1/16 in 2^bits - 1 f16 steps */
+                    assert_true(fabs((double)s.x[j] - (double)s.y[j]) <= limit);
+                }
+            }
+}
+
+/* Rows arrive as f32 too: beyond f16 they saturate, as in the cache; NaN and infinity are refused before anything is written. */
+static void inputs_beyond_f16(void **state)
+{
+    (void)state;
+    sample s;
+    static _Alignas(64) unsigned char record[CI_TOKENS * 64 * 2];
+    ci_fill(s.x, 64, CI_GAUSS, 1);
+    s.x[77] = 1e30f;
+    s.x[78] = -70000.0f;
+    s.x[79] = 1e-30f;
+    s.x[80] = 1.0f + 0x1p-12f;
+    encode_and_back("f16", KVF_K, 64, &s);
+    assert_true(s.y[77] == 65504 && s.y[78] == -65504 && s.y[79] == 0 && s.y[80] == 1);
+    static const char *const specs[] = {"q8_0", "q4_0:rot=h", "kivi8"};
+    static _Alignas(64) unsigned char from_f16[CI_TOKENS * 64 * 2];
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) { /* codes see the rounded row */
+        sample rounded = s;
+        for (int j = 0; j < CI_TOKENS * 64; j++) {
+            s.x[j] += s.x[j] * 0x1p-13f;
+            rounded.x[j] = (float)ci_half(s.x[j]);
+        }
+        memset(record, 0, sizeof record);
+        memset(from_f16, 0, sizeof from_f16);
+        assert_int_equal(kvf_op_encode(specs[i], KVF_V, 64, s.x, record), KVF_OK);
+        assert_int_equal(kvf_op_encode(specs[i], KVF_V, 64, rounded.x, from_f16), KVF_OK);
+        assert_memory_equal(record, from_f16, sizeof record);
+    }
+    static const float bad[] = {NAN, INFINITY, -INFINITY};
+    for (size_t i = 0; i < 3; i++) {
+        ci_fill(s.x, 64, CI_GAUSS, 1);
+        s.x[CI_TOKENS * 64 - 1] = bad[i];
+        memset(record, 0x5a, sizeof record);
+        assert_int_equal(kvf_op_encode("f16", KVF_K, 64, s.x, record), KVF_E_NONFINITE);
+        for (size_t b = 0; b < sizeof record; b++) assert_int_equal(record[b], 0x5a);
+    }
+}
+
+static void wrong_arguments_are_refused(void **state)
+{
+    (void)state;
+    sample s;
+    static _Alignas(64) unsigned char record[CI_TOKENS * 64 * 2 + 64];
+    ci_fill(s.x, 64, CI_GAUSS, 1);
+    assert_int_equal(kvf_op_encode("kivi5", KVF_K, 64, s.x, record), KVF_E_SPEC);
+    assert_int_equal(kvf_op_decode("kivi5", KVF_K, 64, record, s.y), KVF_E_SPEC);
+    assert_int_equal(kvf_op_encode("f16", KVF_K, 64, s.x, record + 32), KVF_E_ARG); /* not aligned */
+    assert_int_equal(kvf_op_decode("f16", KVF_K, 64, record + 2, s.y), KVF_E_ARG);
+    assert_int_equal(kvf_op_encode("f16", KVF_K, 64, NULL, record), KVF_E_ARG);
+    assert_int_equal(kvf_op_encode("f16", KVF_K, 64, s.x, NULL), KVF_E_ARG);
+    assert_int_equal(kvf_op_encode(NULL, KVF_K, 64, s.x, record), KVF_E_ARG);
+    assert_int_equal(kvf_op_encode("f16", KVF_K, 0, s.x, record), KVF_E_ARG);
+    assert_int_equal(kvf_op_encode("f16", (kvf_side)7, 64, s.x, record), KVF_E_ARG);
+    assert_int_equal(kvf_op_decode("q8_0:rot=h", KVF_K, 63, record, s.y), KVF_E_UNSUPPORTED);
+}
+
+/* ---- every stage does something: switched off, the result changes ---- */
+
+static uint64_t hash_of(const char *spec, kvf_side side, ci_kind kind)
+{
+    sample s;
+    ci_fill(s.x, 128, kind, 12);
+    encode_and_back(spec, side, 128, &s);
+    return ci_hash(s.y, sizeof s.y, CI_HASH_START);
+}
+
+static double error_of(const char *spec, kvf_side side, ci_kind kind)
+{
+    sample s;
+    double sum = 0;
+    ci_fill(s.x, 128, kind, 12);
+    encode_and_back(spec, side, 128, &s);
+    for (int i = 0; i < CI_TOKENS * 128; i++) sum += ((double)s.x[i] - s.y[i]) * ((double)s.x[i] - s.y[i]);
+    return sum;
+}
+
+static void each_stage_changes_the_result(void **state)
+{
+    (void)state;
+    for (int side = KVF_K; side <= KVF_V; side++) {
+        assert_true(hash_of("q8_0", (kvf_side)side, CI_GAUSS) != hash_of("q8_0:rot=h", (kvf_side)side, CI_GAUSS));
+        assert_true(hash_of("q4_0", (kvf_side)side, CI_GAUSS) != hash_of("q4_0:rot=h", (kvf_side)side, CI_GAUSS));
+        assert_true(hash_of("kivi4", (kvf_side)side, CI_GAUSS) != hash_of("kivi4:group=64", (kvf_side)side, CI_GAUSS));
+        /* smaller groups and more bits: less error */
+        assert_true(error_of("kivi4:group=16", (kvf_side)side, CI_GAUSS) < error_of("kivi4", (kvf_side)side, CI_GAUSS));
+        assert_true(error_of("kivi4", (kvf_side)side, CI_GAUSS) < error_of("kivi4:group=64", (kvf_side)side, CI_GAUSS));
+        static const char *const finer[] = {"kivi1", "kivi2", "kivi3", "kivi4", "kivi8"};
+        for (int i = 0; i < 4; i++)
+            assert_true(error_of(finer[i + 1], (kvf_side)side, CI_GAUSS) < error_of(finer[i], (kvf_side)side, CI_GAUSS) / 3);
+        /* a rotation spreads the one large channel over all others: the group that holds it gains, the rest of the head loses */
+        assert_true(error_of("q4_0:rot=h", (kvf_side)side, CI_OUTLIER) > error_of("q4_0", (kvf_side)side, CI_OUTLIER));
+    }
+    /* the minimum carries a bias: KIVI does not notice one, the symmetric code of the same width suffers */
+    assert_true(error_of("kivi4", KVF_K, CI_BIASED) < 1.01 * error_of("kivi4", KVF_K, CI_GAUSS));
+    assert_true(error_of("q4_0", KVF_K, CI_BIASED) > 10 * error_of("q4_0", KVF_K, CI_GAUSS));
+    /* the group of values runs along channels: a large channel spoils its own token only */
+    assert_true(hash_of("kivi4", KVF_K, CI_GAUSS) != hash_of("kivi4", KVF_V, CI_GAUSS));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_codec_keeps_its_limit),
+        cmocka_unit_test(one_channel_a_thousand_times_larger),
+        cmocka_unit_test(zero_rows_and_zero_channels),
+        cmocka_unit_test(constant_groups_are_exact),
+        cmocka_unit_test(inputs_beyond_f16),
+        cmocka_unit_test(wrong_arguments_are_refused),
+        cmocka_unit_test(each_stage_changes_the_result),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
