@@ -84,6 +84,10 @@ KVF_API const char *kvf_version(void);
 
 typedef enum kvf_type { KVF_F16 = 1, KVF_F32 = 2 } kvf_type;
 typedef enum kvf_side { KVF_K = 0, KVF_V = 1 } kvf_side;
+typedef enum kvf_rope_style {
+    KVF_ROPE_NORM = 0, /* pairs of neighbours: channels 2i and 2i + 1 */
+    KVF_ROPE_NEOX = 1  /* pairs of halves: channels i and i + rope_dims / 2 */
+} kvf_rope_style;
 typedef enum kvf_log_level { KVF_LOG_INFO = 0, KVF_LOG_WARN = 1 } kvf_log_level;
 
 /* Memory hooks. `allocate` returns `size` bytes aligned to 64 or NULL; contents may be anything. `release` gets the same size.
@@ -106,6 +110,12 @@ typedef struct kvf_layer {
     int32_t share;     /* -1: own K/V. l >= 0: reads the K/V of the earlier layer l and stores none (l itself must own its K/V) */
     const char *k;     /* codec spec of the keys, as "kivi4:group=32"; NULL: kvf_params.k. Copied */
     const char *v;     /* the same for values */
+    /* The rotary position embedding that the keys carry, for codecs that estimate key stages from the prompt. It turns the first
+     * rope_dims channels in pairs by position * rope_freq[pair] radians; scaling rules (linear, YaRN, frequency factors) are all
+     * in the frequencies. 0 dims: the keys are not rotated. */
+    int32_t rope_dims;       /* even, at most k_dim */
+    int32_t rope_style;      /* kvf_rope_style */
+    const double *rope_freq; /* [rope_dims / 2], copied; NULL when rope_dims is 0 */
     int64_t reserved[4];
 } kvf_layer;
 
@@ -235,7 +245,8 @@ KVF_API int kvf_attend_begin(kvf_cache *cache, const kvf_attention *a, kvf_plan 
 /* Does part i (0 .. parts-1): any thread, any order, each once. */
 KVF_API void kvf_attend_part(const kvf_plan *plan, int32_t i);
 
-/* Merges the parts by their log-sum-exp and writes `out` and `lse`; closes the plan. KVF_E_STATE when a part was not done. */
+/* Merges the parts by their log-sum-exp and writes `out` and `lse`; closes the plan. KVF_E_STATE when a part was not done: the plan
+ * then stays open, and the missing parts may still be done. */
 KVF_API int kvf_attend_end(kvf_plan *plan);
 
 /* All three in the calling thread. */
@@ -277,7 +288,7 @@ typedef struct kvf_stats_t {
     int32_t layers_folded;    /* of those, layers whose K or V is coded in fewer than 16 bits (sharing layers count as their owner) */
     int32_t sequences;        /* not empty */
     int64_t tokens;           /* rows held, over all sequences */
-    int64_t tokens_sink;      /* of those: exact at the start, */
+    int64_t tokens_sink;      /* of those: the first S of each sequence, exact for ever, */
     int64_t tokens_body;      /* in packed blocks (full-attention layers), */
     int64_t tokens_window;    /* exact and recent */
     int64_t accounted;        /* bytes in use by the cache: equals kvf_bytes for one sequence */

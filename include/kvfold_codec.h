@@ -37,6 +37,9 @@ typedef struct kvf_part {
     int32_t has_min;      /* value = code * scale + min; otherwise value = (code - zero) * scale */
     float zero;           /* used when has_min is 0 */
     int32_t rot;          /* 0, or the block size of a Hadamard transform of the channels before coding (power of two, divides dim) */
+    int32_t centre;       /* keys: 1 to subtract a centre estimated from the prompt before the transform (calib/self.h) */
+    int32_t norm;         /* rule by which the scale of a coded vector is corrected (codec/shared/stages.h) */
+    int32_t scaled;       /* keys: 1 to divide channels by a scale estimated from the prompt; queries are multiplied */
     size_t scale_offset;  /* bytes from the start of the record to the f16 scales */
     size_t min_offset;    /* ... to the f16 minima (has_min) */
     size_t bytes;         /* of a record, a multiple of 64 */

@@ -106,7 +106,7 @@ def download_debian(pin, folder):
     into = Path(tempfile.mkdtemp(dir=folder))
     code, output = (1, "") if architecture else run(["apt-get", "download", name], cwd=into)
     if code != 0:
-        lists = BUILD / "apt" / (architecture or "native")
+        lists = folder / "apt"
         for part in ("lists/partial", "cache/archives/partial"):
             (lists / part).mkdir(parents=True, exist_ok=True)
         options = ["-o", f"Dir::State::lists={lists}/lists", "-o", f"Dir::Cache={lists}/cache", "-o", "APT::Sandbox::User="]

@@ -51,6 +51,7 @@ typedef struct kvfi_host_layer {
     kvfi_host_rope rope;
     char k[KVFI_HOST_SPEC], v[KVFI_HOST_SPEC]; /* override asked for, then the canonical spec */
     kvf_view k_rows, v_rows;                   /* of the decode in progress */
+    double *rope_freq; /* [rope.dims / 2] radians per position; NULL: not rotated, or not by one frequency a pair */
     const int32_t *cells;
 } kvfi_host_layer;
 
@@ -171,6 +172,7 @@ float kvfi_host_param(const struct ggml_tensor *t, int i);
 int kvfi_host_visible(const struct ggml_tensor *mask, int64_t row, int64_t column);
 
 /* rope.c */
+int kvfi_host_rope_freq(const kvfi_host_rope *rope, double *freq);
 int kvfi_host_read_rope(const struct ggml_tensor *key, kvfi_host_rope *rope);
 
 /* callback.c */

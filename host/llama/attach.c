@@ -84,6 +84,10 @@ static void describe_layers(const kvf_llama *h, kvf_layer *layers)
         layers[i].q_heads = l->q_heads, layers[i].kv_heads = l->kv_heads;
         layers[i].k_dim = l->k_dim, layers[i].v_dim = l->v_dim;
         layers[i].window = l->window, layers[i].share = l->share, layers[i].v_in_k = l->v_in_k;
+        if (l->rope_freq) {
+            layers[i].rope_dims = l->rope.dims, layers[i].rope_freq = l->rope_freq;
+            layers[i].rope_style = l->rope.mode == GGML_ROPE_TYPE_NORMAL ? KVF_ROPE_NORM : KVF_ROPE_NEOX;
+        }
         layers[i].k = l->share < 0 ? l->k : NULL;
         layers[i].v = l->share < 0 && !l->v_in_k ? l->v : NULL;
     }

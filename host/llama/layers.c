@@ -105,6 +105,18 @@ static int32_t reader_layer(const kvf_llama *h)
     return h->run.last_il > last ? h->run.last_il : last + 1;
 }
 
+static int take_frequencies(kvfi_host_layer *l)
+{
+    if (l->rope.dims < 2 || l->rope.dims > l->k_dim) return KVF_OK;
+    l->rope_freq = malloc((size_t)(l->rope.dims / 2) * sizeof *l->rope_freq);
+    if (!l->rope_freq) return KVF_E_NOMEM;
+    if (!kvfi_host_rope_freq(&l->rope, l->rope_freq)) {
+        free(l->rope_freq);
+        l->rope_freq = NULL;
+    }
+    return KVF_OK;
+}
+
 /* Adds the layer of node t, met in graph order. */
 int kvfi_host_add_layer(kvf_llama *h, const struct ggml_tensor *t)
 {
@@ -135,6 +147,7 @@ int kvfi_host_add_layer(kvf_llama *h, const struct ggml_tensor *t)
         measure_cells(l, kroot, vroot);
         l->rope = h->slots[owner].rope;
         memset(&h->slots[owner].rope, 0, sizeof h->slots[owner].rope);
+        if (take_frequencies(l)) return kvfi_host_fail(h, KVF_E_NOMEM, "out of memory");
     }
     h->slots[owner].read = 1;
     h->n_attn++;
@@ -158,6 +171,7 @@ void kvfi_host_free_layers(kvf_llama *h)
     if (!h->attn || !h->slots) return;
     for (int32_t i = 0; i < h->n_attn; i++) {
         free(h->attn[i].slopes);
+        free(h->attn[i].rope_freq);
         free(h->attn[i].rope.factors);
     }
     for (int32_t i = 0; i < h->n_slots; i++) free(h->slots[i].rope.factors);

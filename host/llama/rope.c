@@ -2,6 +2,8 @@
  * RoPE of a layer's keys, read from the node that turns them. */
 #include "adapter.h"
 
+#include <math.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -81,4 +83,29 @@ int kvfi_host_read_rope(const struct ggml_tensor *key, kvfi_host_rope *rope)
     rope->beta_fast = kvfi_host_param(t, BETA_FAST);
     rope->beta_slow = kvfi_host_param(t, BETA_SLOW);
     return copy_factors(t->src[2], rope);
+}
+
+/* Pair (in the sense of YaRN's correction) whose wavelength makes `turns` turns over the original context. */
+static double correction(const kvfi_host_rope *r, double turns)
+{
+    return r->dims * log(r->original_ctx / (turns * 6.283185307179586)) / (2 * log((double)r->base));
+}
+
+/* Radians per position of each pair as ggml turns it: base, frequency factor, linear scale, YaRN's mix of both. Returns 0 when
+ * this kind of RoPE is not described by one frequency a pair (then the keys count as not rotated). */
+int kvfi_host_rope_freq(const kvfi_host_rope *r, double *freq)
+{
+    const int known = r->mode == GGML_ROPE_TYPE_NORMAL || r->mode == GGML_ROPE_TYPE_NEOX || r->mode == GGML_ROPE_TYPE_MROPE ||
+                      r->mode == GGML_ROPE_TYPE_IMROPE;
+    if (!r->dims || r->offset || !known || r->base <= 0) return 0;
+    double low = floor(correction(r, r->beta_fast)), high = ceil(correction(r, r->beta_slow));
+    low = low > 0 ? low : 0;
+    high = high < r->dims - 1 ? high : r->dims - 1;
+    for (int32_t i = 0; i < r->dims / 2; i++) {
+        double full = pow((double)r->base, -2.0 * i / r->dims) / (r->n_factors ? (double)r->factors[i] : 1.0);
+        double slow = full * (double)r->scale, ramp = (i - low) / (high - low > 0.001 ? high - low : 0.001);
+        double mix = r->ext != 0 ? (1 - (ramp < 0 ? 0 : ramp > 1 ? 1 : ramp)) * (double)r->ext : 0;
+        freq[i] = slow * (1 - mix) + full * mix;
+    }
+    return 1;
 }

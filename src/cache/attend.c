@@ -33,6 +33,18 @@ static int check_request(kvf_cache *c, const kvf_attention *a)
     return KVF_OK;
 }
 
+/* Slopes must be numbers; a sink of -infinity takes no part. */
+static int check_heads(kvf_cache *c, const kvf_attention *a)
+{
+    for (int32_t h = 0; h < c->g.layers[a->layer].q_heads; h++) {
+        if (a->slopes && !isfinite(a->slopes[h]))
+            return kvfi_fail(c, KVF_E_NONFINITE, "layer %d, head %d: the slope is NaN or infinite", (int)a->layer, (int)h);
+        if (a->sinks && !(a->sinks[h] < INFINITY))
+            return kvfi_fail(c, KVF_E_NONFINITE, "layer %d, head %d: the sink logit is NaN or infinite", (int)a->layer, (int)h);
+    }
+    return KVF_OK;
+}
+
 static int check_rows(kvf_cache *c, const kvf_attention *a)
 {
     const kvfi_layer *l = &c->g.layers[a->layer];
@@ -96,10 +108,12 @@ int kvf_attend_begin(kvf_cache *c, const kvf_attention *a, kvf_plan *plan)
     if (!c || !plan) return KVF_E_ARG;
     c->error[0] = 0;
     int rc = check_request(c, a);
+    if (!rc) rc = check_heads(c, a);
     if (!rc) rc = check_rows(c, a);
     if (rc) return rc;
     kvfi_attend *t = &c->attend;
     t->request = *a;
+    kvfi_learn_queries(c);
     split(c);
     atomic_store(&t->done, 0);
     t->open = 1;
@@ -135,11 +149,11 @@ int kvf_attend_end(kvf_plan *plan)
     kvfi_attend *t = &c->attend;
     c->error[0] = 0;
     if (!t->open) return kvfi_fail(c, KVF_E_STATE, "attend: no attention is open");
-    t->open = 0;
     int done = atomic_load(&t->done);
     if (done != t->parts)
-        return kvfi_fail(c, KVF_E_STATE, "layer %d: %d of %d parts were done; the output is incomplete", (int)t->request.layer, done,
+        return kvfi_fail(c, KVF_E_STATE, "layer %d: %d of %d parts were done; do the rest and end again", (int)t->request.layer, done,
                          (int)t->parts);
+    t->open = 0;
     if (t->spans > 1)
         for (int32_t i = 0; i < t->n_items; i++)
             kvfi_merge_spans(c, &t->items[i], t->partials + (size_t)i * (size_t)t->spans * c->g.partial_bytes, t->spans);

@@ -10,6 +10,8 @@ static int check_tokens(kvf_cache *c, const kvf_token *tokens, int32_t n)
 {
     if (!tokens || n < 1 || n > c->g.max_batch)
         return kvfi_fail(c, KVF_E_ARG, "batch of %d rows; allowed are 1 to max_batch (%d)", (int)n, (int)c->g.max_batch);
+    if (c->reserved_batch && n > c->reserved_batch)
+        return kvfi_fail(c, KVF_E_FULL, "batch of %d rows; batches of at most %d were reserved", (int)n, (int)c->reserved_batch);
     for (int32_t i = 0; i < n; i++)
         if (tokens[i].seq < 0 || tokens[i].seq >= c->g.max_sequences)
             return kvfi_fail(c, KVF_E_ARG, "batch row %d: sequence %d; allowed are 0 to %d", (int)i, (int)tokens[i].seq,
@@ -51,13 +53,13 @@ static int32_t seals_of(const kvf_cache *c, const kvfi_run *r)
     return (int32_t)kvfi_sealed(&c->g, (int64_t)c->sequences[r->seq].open + r->count);
 }
 
-/* A block shared by several sequences counts once; a partly removed one counts whole until it goes. */
+/* A block shared by several sequences counts once; rows behind a cut do not count, other removed ones do until their block goes. */
 int64_t kvfi_rows_in_use(const kvf_cache *c)
 {
     int64_t blocks = 0, open = 0;
     for (int i = 0; i < c->g.n_stores; i++)
         if (!c->g.stores[i].window && c->pools[i].in_use > blocks) blocks = c->pools[i].in_use;
-    for (int i = 0; i < c->g.max_sequences; i++) open += c->sequences[i].open;
+    for (int i = 0; i < c->g.max_sequences; i++) open += c->sequences[i].open - c->sequences[i].wasted;
     return blocks * KVF_BLOCK + open;
 }
 
@@ -92,7 +94,8 @@ static int make_room(kvf_cache *c, int32_t n)
         int rc = kvfi_sequence_room(c, r->seq, c->sequences[r->seq].n_blocks + r->seals);
         if (rc) return rc;
     }
-    return pools_room(c, blocks);
+    int rc = pools_room(c, blocks);
+    return rc ? rc : kvfi_learn_room(c);
 }
 
 int kvf_batch_begin(kvf_cache *c, const kvf_token *tokens, int32_t n)
@@ -112,7 +115,9 @@ int kvf_batch_begin(kvf_cache *c, const kvf_token *tokens, int32_t n)
     }
     memcpy(b->tokens, tokens, (size_t)n * sizeof *tokens);
     memset(b->staged, 0, (size_t)c->g.n_stores * sizeof *b->staged);
+    memset(b->queried, 0, (size_t)c->g.n_layers);
     b->n = n, b->saturated = 0;
+    for (int32_t i = 0; i < b->n_runs; i++) kvfi_learn_pend(c, &b->runs[i]);
     return KVF_OK;
 }
 

@@ -19,11 +19,16 @@ typedef struct kvfi_sequence {
     int32_t table_rows;   /* capacity */
     int32_t open;         /* rows in the window */
     int32_t open_pos;     /* position of the first of them */
+    int32_t wasted;       /* rows that blocks have room for behind a cut */
     int32_t open_slot;    /* its slot in the ring, a multiple of 64 */
     int32_t has_sink;     /* the sink holds the first rows of block 0 */
     uint64_t sink_alive;  /* bit i: sink row i was not removed */
     uint8_t *table;
     uint8_t *exact;       /* sink and window of every store */
+    int32_t learned;      /* rows that have entered the estimates, at most KVFI_EPOCH_LAST */
+    int32_t query_copy;   /* which copy of the query sums is the committed one */
+    int32_t n_sets;
+    uint32_t sets[KVFI_EPOCHS]; /* table sets, in the pool `tables` */
     int32_t *first_block; /* [n_stores] blocks before it have left that store's window and are freed */
     uint64_t *open_dead;  /* bit i of the open rows: removed; window_rows / 64 words */
 } kvfi_sequence;
@@ -46,6 +51,7 @@ typedef struct kvfi_batch {
     kvf_token *tokens;    /* [max_batch] */
     int32_t *order;       /* [max_batch] rows grouped by sequence */
     kvfi_run *runs;       /* [max_sequences] */
+    uint8_t *queried;     /* [n_layers] its queries have entered the pending sums */
     kvfi_staged *staged;  /* [n_stores] */
     int64_t saturated;
 } kvfi_batch;
@@ -74,13 +80,16 @@ struct kvf_cache {
     void (*log)(void *user, kvf_log_level level, const char *text);
     void *log_user;
     uint8_t *fixed;           /* one region: the arrays below, in the order of kvfi_fixed_bytes */
+    kvfi_pool tables;         /* table sets: estimates of one epoch of one sequence, shared by its copies */
     kvfi_pool *pools;         /* [n_stores] */
     kvfi_sequence *sequences; /* [max_sequences] */
     kvfi_batch batch;
     kvfi_attend attend;
     int32_t reserved_sequences; /* 0: not reserved, grows */
+    int32_t reserved_batch;
     int64_t reserved_tokens;
     int64_t saturated;
+    int32_t said_unturned;
     char error[320];
 };
 
@@ -105,6 +114,10 @@ static inline int32_t *kvfi_row_first(uint8_t *row)
 {
     return (int32_t *)(void *)row;
 }
+static inline int32_t *kvfi_row_epoch(uint8_t *row)
+{
+    return (int32_t *)(void *)(row + 4);
+}
 static inline uint32_t *kvfi_row_ids(const kvf_cache *c, uint8_t *row)
 {
     return (uint32_t *)(void *)(row + c->g.row_ids);
@@ -114,6 +127,9 @@ static inline uint64_t *kvfi_row_valid(const kvf_cache *c, uint8_t *row)
     return (uint64_t *)(void *)(row + c->g.row_valid);
 }
 
+/* Blocks beyond the tokens reserved, for each sequence: a deep cut leaves a block partly empty, and its rest counts as free. */
+enum { KVFI_SPARE_BLOCKS = 8 };
+
 /* Rows of full-attention layers that memory is held for, over all sequences: what kvf_reserve limits. */
 int64_t kvfi_rows_in_use(const kvf_cache *c);
 
@@ -122,6 +138,44 @@ int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t rows);
 
 /* Stores the batch of every store and run (all checked before; cannot fail). */
 void kvfi_seal_batch(kvf_cache *c);
+
+/* Estimates (learn.c). pend: before a batch of run r; queries: of the open attention; rows: at commit, before sealing. */
+int kvfi_learn_room(kvf_cache *c);
+void kvfi_learn_pend(kvf_cache *c, const kvfi_run *r);
+void kvfi_learn_queries(kvf_cache *c);
+void kvfi_learn_rows(kvf_cache *c, kvfi_sequence *s, const kvfi_run *r);
+void kvfi_forget_sets(kvf_cache *c, kvfi_sequence *s);
+
+static inline const uint8_t *kvfi_table(const kvf_cache *c, const kvfi_sequence *s, int32_t epoch, const kvfi_store *store)
+{
+    return kvfi_pool_data(&c->tables, s->sets[epoch]) + store->table;
+}
+static inline int kvfi_table_turns(const uint8_t *table)
+{
+    return *(const int64_t *)(const void *)table != 0;
+}
+static inline double *kvfi_table_c0(const uint8_t *table, const kvfi_store *store, int32_t head)
+{
+    return (double *)(uintptr_t)(table + sizeof(int64_t) + (size_t)head * store->table_head);
+}
+static inline float *kvfi_table_scale(const uint8_t *table, const kvfi_store *store, int32_t head)
+{
+    return (float *)(void *)(kvfi_table_c0(table, store, head) + store->k.dim);
+}
+
+/* Row i of the open rows (window, then batch) of one side of a store, as f16 into out[dim]. */
+typedef struct kvfi_open_rows {
+    const kvf_cache *c;
+    const kvfi_sequence *s;
+    const kvfi_run *run;
+    const kvf_view *view;
+    const int32_t *cells;
+    const uint8_t *window; /* [kv_heads][window_rows][row_bytes] */
+    size_t row_bytes;
+    int32_t dim;
+} kvfi_open_rows;
+kvfi_open_rows kvfi_open_keys(const kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int store);
+void kvfi_read_open(const kvfi_open_rows *o, int32_t i, int32_t head, uint16_t *out);
 
 /* One part of an attention; slot is scratch of one thread. */
 void kvfi_walk(kvf_cache *c, const kvfi_item *item, int32_t span, uint8_t *slot, uint8_t *partial);

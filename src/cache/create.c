@@ -46,6 +46,7 @@ const char *kvf_cache_error(const kvf_cache *c)
     X(batch.tokens, g->max_batch, kvf_token)                                                                                    \
     X(batch.order, g->max_batch, int32_t)                                                                                       \
     X(batch.runs, g->max_sequences, kvfi_run)                                                                                   \
+    X(batch.queried, g->n_layers, uint8_t)                                                                                       \
     X(batch.staged, g->n_stores, kvfi_staged)                                                                                   \
     X(attend.items, g->max_items, kvfi_item)                                                                                    \
     X(attend.slot_busy, g->threads, atomic_flag)                                                                                \
@@ -69,7 +70,7 @@ static size_t region_bytes(const kvfi_geometry *g)
 
 size_t kvfi_fixed_bytes(const kvfi_geometry *g)
 {
-    return sizeof(kvf_cache) + g->layers_bytes + g->stores_bytes + region_bytes(g);
+    return sizeof(kvf_cache) + g->layers_bytes + g->stores_bytes + g->pairs_bytes + region_bytes(g);
 }
 
 static void place_fixed(kvf_cache *c)
@@ -82,6 +83,7 @@ static void place_fixed(kvf_cache *c)
     at += (size_t)(count) * sizeof(type);
     FIXED(PLACE)
 #undef PLACE
+    kvfi_pool_init(&c->tables, g->table_bytes);
     for (int i = 0; i < g->n_stores; i++) kvfi_pool_init(&c->pools[i], g->stores[i].block_bytes);
     for (int i = 0; i < g->max_sequences; i++) {
         uint8_t *arrays = c->fixed + (size_t)i * sequence_arrays(g);
@@ -154,6 +156,7 @@ void kvf_cache_free(kvf_cache **cache)
         kvfi_release(&a, s->table, (size_t)s->table_rows * c->g.row_bytes);
     }
     for (int i = 0; i < c->g.n_stores; i++) kvfi_pool_free(&c->pools[i], &a);
+    kvfi_pool_free(&c->tables, &a);
     kvfi_release(&a, c->fixed, region_bytes(&c->g));
     kvfi_geometry_free(&c->g, &a);
     kvfi_release(&a, c, sizeof *c);
@@ -166,7 +169,7 @@ void kvf_cache_free(kvf_cache **cache)
  * one batch seals before the oldest go. */
 static uint64_t blocks_needed(const kvfi_geometry *g, const kvfi_store *s, int64_t tokens, int32_t sequences, int32_t batch)
 {
-    uint64_t all = (uint64_t)tokens / KVF_BLOCK;
+    uint64_t all = (uint64_t)tokens / KVF_BLOCK + (uint64_t)sequences * KVFI_SPARE_BLOCKS;
     if (!s->window) return all;
     uint64_t kept = ((uint64_t)s->window + (uint64_t)g->keep + (uint64_t)batch) / KVF_BLOCK + 3;
     return kept * (uint64_t)sequences < all ? kept * (uint64_t)sequences : all;
@@ -181,6 +184,13 @@ static int reserve_pools(kvf_cache *c, int64_t tokens, int32_t sequences, int32_
                              (int)c->g.stores[i].layer, (unsigned long long)blocks, c->g.stores[i].block_bytes, (long long)tokens);
     }
     return KVF_OK;
+}
+
+static int reserve_sets(kvf_cache *c, int32_t sequences)
+{
+    if (!c->g.table_bytes || !kvfi_pool_grow(&c->tables, &c->a, (uint64_t)sequences * KVFI_EPOCHS)) return KVF_OK;
+    return kvfi_fail(c, KVF_E_NOMEM, "out of memory: estimates of %d sequences, %zu bytes each", (int)sequences,
+                     KVFI_EPOCHS * c->g.table_bytes);
 }
 
 static int grow_table(kvf_cache *c, kvfi_sequence *s, int64_t rows)
@@ -259,11 +269,14 @@ int kvf_reserve(kvf_cache *c, int64_t tokens, int32_t sequences, int32_t batch)
         return kvfi_fail(c, KVF_E_ARG, "reserve: batches of %d rows; allowed are 1 to max_batch (%d)", (int)batch, (int)g->max_batch);
     if (c->batch.n) return kvfi_fail(c, KVF_E_STATE, "reserve: a batch is open; commit or abort it first");
     if (tokens < c->reserved_tokens) tokens = c->reserved_tokens;
-    int rc = reserve_pools(c, tokens, g->max_sequences < sequences ? g->max_sequences : sequences, g->max_batch);
+    if (sequences < c->reserved_sequences) sequences = c->reserved_sequences;
+    int rc = reserve_pools(c, tokens, sequences, g->max_batch);
+    if (!rc) rc = reserve_sets(c, sequences);
     for (int i = 0; i < g->max_sequences && !rc; i++)
-        if (c->sequences[i].exact || sequences_mapped(c) < sequences) rc = map_sequence(c, &c->sequences[i], tokens / KVF_BLOCK + 1);
+        if (c->sequences[i].exact || sequences_mapped(c) < sequences) rc = map_sequence(c, &c->sequences[i], tokens / KVF_BLOCK + 1 + KVFI_SPARE_BLOCKS);
     if (rc) return rc;
     c->reserved_tokens = tokens;
     if (sequences > c->reserved_sequences) c->reserved_sequences = sequences;
+    if (batch > c->reserved_batch) c->reserved_batch = batch;
     return KVF_OK;
 }

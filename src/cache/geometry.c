@@ -7,7 +7,7 @@
 
 int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows)
 {
-    return rows - g->recent >= KVF_BLOCK ? (rows - g->recent) / KVF_BLOCK : 0;
+    return rows - g->recent >= KVF_BLOCK && rows >= g->first_seal ? (rows - g->recent) / KVF_BLOCK : 0;
 }
 
 int64_t kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next)
@@ -43,8 +43,11 @@ static int check_params(const kvf_params *p, char *error, size_t error_size)
 static int check_layer(const kvf_params *p, int i, char *error, size_t error_size)
 {
     const kvf_layer *l = &p->layers[i];
-    CHECK(l->size == sizeof *l, "layer %d: size is %u, this library expects %u; use kvf_layer_init", i, (unsigned)l->size,
-          (unsigned)sizeof *l);
+    if (l->size != sizeof *l) {
+        kvfi_sentence(error, error_size, "layer %d: size is %u, this library expects %u; use kvf_layer_init", i, (unsigned)l->size,
+                      (unsigned)sizeof *l);
+        return KVF_E_VERSION;
+    }
     CHECK(l->kv_heads >= 1 && l->kv_heads <= 4096, "layer %d: kv_heads is %d; allowed are 1 to 4096", i, (int)l->kv_heads);
     CHECK(l->q_heads >= 1 && l->q_heads <= 65536 && l->q_heads % l->kv_heads == 0,
           "layer %d: q_heads is %d; it must be a multiple of kv_heads (%d)", i, (int)l->q_heads, (int)l->kv_heads);
@@ -53,6 +56,12 @@ static int check_layer(const kvf_params *p, int i, char *error, size_t error_siz
     CHECK(l->window >= 0, "layer %d: window is %d; allowed are 0 (none) and more", i, (int)l->window);
     CHECK(!l->v_in_k || l->v_dim <= l->k_dim, "layer %d: v_in_k needs v_dim (%d) of at most k_dim (%d)", i, (int)l->v_dim,
           (int)l->k_dim);
+    CHECK(l->rope_dims >= 0 && l->rope_dims % 2 == 0 && l->rope_dims <= l->k_dim && (!l->rope_dims || l->rope_freq),
+          "layer %d: rope_dims is %d; it must be even, at most k_dim (%d), and have frequencies", i, (int)l->rope_dims, (int)l->k_dim);
+    CHECK(l->rope_style == KVF_ROPE_NORM || l->rope_style == KVF_ROPE_NEOX, "layer %d: rope_style is %d; allowed are 0 and 1", i,
+          (int)l->rope_style);
+    for (int32_t f = 0; f < l->rope_dims / 2; f++)
+        CHECK(l->rope_freq[f] > -1e3 && l->rope_freq[f] < 1e3, "layer %d: rope_freq[%d] is %g", i, (int)f, l->rope_freq[f]);
     CHECK(l->share >= -1 && l->share < i, "layer %d: share is %d; it must be -1 or an earlier layer", i, (int)l->share);
     return KVF_OK;
 }
@@ -100,6 +109,8 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     if (!rc && !s->v_in_k) rc = setup_side(s, v, KVF_V, l->v_dim, &s->v, error, error_size);
     if (!rc && s->v_in_k) rc = setup_latent(s, error, error_size);
     if (rc) return rc;
+    s->self = s->k.centre || s->k.scaled;
+    s->n_pairs = s->self ? l->rope_dims / 2 : 0;
     s->record_bytes = s->k.bytes + (s->v_in_k ? 0 : s->v.bytes);
     s->block_bytes = s->record_bytes * (size_t)s->kv_heads;
     /* A head reads K, V, and then K of the next block, which usually follows in memory. */
@@ -138,11 +149,55 @@ static int setup_layer(kvfi_geometry *g, const kvf_params *p, int i, char *error
     return KVF_OK;
 }
 
+
 static size_t advance(size_t *at, size_t bytes)
 {
     size_t here = *at;
     *at = kvfi_round_up(here + bytes, 64);
     return here;
+}
+
+/* RoPE tables of the stores that estimate a centre. */
+static int setup_pairs(kvfi_geometry *g, const kvf_params *p, const kvf_allocator *a, char *error, size_t error_size)
+{
+    size_t n = 0, at = 0;
+    for (int i = 0; i < g->n_stores; i++) n += (size_t)g->stores[i].n_pairs;
+    g->pairs_bytes = n * sizeof *g->pairs;
+    g->pairs = kvfi_alloc(a, g->pairs_bytes);
+    if (n && !g->pairs) {
+        kvfi_sentence(error, error_size, "out of memory for RoPE tables of %zu pairs", n);
+        return KVF_E_NOMEM;
+    }
+    for (int i = 0; i < g->n_stores; i++) {
+        kvfi_store *s = &g->stores[i];
+        const kvf_layer *l = &p->layers[s->layer];
+        s->pairs = g->pairs + at;
+        if (s->n_pairs) kvfi_pairs_init(s->pairs, l->rope_dims, l->rope_style, l->rope_freq);
+        at += (size_t)s->n_pairs;
+    }
+    return KVF_OK;
+}
+
+/* Where estimates lie: sums with the sequence, finished tables in sets that sequences share. */
+static void lay_out_estimates(kvfi_geometry *g, size_t *at)
+{
+    g->sums_offset = *at;
+    for (int i = 0; i < g->n_stores; i++) {
+        kvfi_store *s = &g->stores[i];
+        if (!s->self) continue;
+        size_t dim = (size_t)s->k.dim, heads = (size_t)s->kv_heads;
+        s->key_sums = advance(at, heads * KVFI_KEY_SUMS * dim * sizeof(double));
+        s->pair_sums = advance(at, (size_t)s->n_pairs * 3 * sizeof(double));
+        s->table_head = kvfi_round_up(dim * (sizeof(double) + sizeof(float)), 8);
+        s->table = advance(&g->table_bytes, sizeof(int64_t) + heads * s->table_head);
+    }
+    for (int i = 0; i < g->n_layers; i++) {
+        kvfi_layer *l = &g->layers[i];
+        if (!g->stores[l->store].k.scaled) continue;
+        l->query_bytes = (size_t)KVFI_EPOCHS * (size_t)l->kv_heads * (size_t)l->k_dim * sizeof(double);
+        l->query_sums = advance(at, 2 * l->query_bytes);
+    }
+    g->sums_bytes = *at - g->sums_offset;
 }
 
 static void lay_out_sequence(kvfi_geometry *g)
@@ -156,6 +211,7 @@ static void lay_out_sequence(kvfi_geometry *g)
         s->sink_k = advance(&at, sink * heads * s->k_row);
         s->sink_v = advance(&at, sink * heads * s->v_row);
     }
+    lay_out_estimates(g, &at);
     g->sequence_bytes = at;
     g->row_ids = 8;
     g->row_valid = kvfi_round_up(g->row_ids + 4 * (size_t)g->n_stores, 8);
@@ -202,6 +258,10 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     int rc = check_params(p, error, error_size);
     if (rc) return rc;
     kvfi_kernels kernels;
+    if (p->cpu && !*p->cpu) {
+        kvfi_sentence(error, error_size, "cpu is an empty name; allowed are NULL (the best present) or a name, as scalar");
+        return KVF_E_UNSUPPORTED;
+    }
     rc = kvfi_kernels_select(p->cpu, &kernels, error, error_size);
     if (rc) return rc;
     g->n_layers = p->n_layers, g->sink = p->sink, g->recent = p->recent, g->keep = p->window_keep;
@@ -216,6 +276,11 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
         rc = KVF_E_NOMEM;
     }
     for (int i = 0; i < p->n_layers && !rc; i++) rc = setup_layer(g, p, i, error, error_size);
+    if (!rc) rc = setup_pairs(g, p, a, error, error_size);
+    for (int i = 0; i < g->n_stores; i++)
+        if (g->stores[i].self) g->first_seal = KVFI_EPOCH_FIRST;
+    /* Blocks that wait for the first estimates wait in the window: up to 127 rows. */
+    if (g->window_rows < g->first_seal) g->window_rows = g->first_seal;
     if (rc) {
         kvfi_geometry_free(g, a);
         return rc;
@@ -230,5 +295,6 @@ void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
 {
     kvfi_release(a, g->layers, g->layers_bytes);
     kvfi_release(a, g->stores, g->stores_bytes);
+    kvfi_release(a, g->pairs, g->pairs_bytes);
     memset(g, 0, sizeof *g);
 }

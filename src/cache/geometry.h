@@ -5,6 +5,7 @@
 #define KVFI_GEOMETRY_H
 
 #include "base/memory.h"
+#include "calib/self.h"
 #include "codec/codec.h"
 
 enum {
@@ -24,6 +25,13 @@ typedef struct kvfi_store {
     size_t record_bytes;  /* one head of one block: K record, then V record */
     size_t block_bytes;   /* kv_heads records */
     size_t k_row, v_row;  /* bytes of one exact row of one head (f16) */
+    int32_t self;         /* its keys have stages estimated from the prompt */
+    int32_t n_pairs;
+    kvfi_pair *pairs;     /* channels that RoPE turns */
+    size_t key_sums;      /* offset in a sequence's exact store: [kv_heads][KVFI_KEY_SUMS][dim] doubles */
+    size_t pair_sums;     /* ... [n_pairs][3] doubles */
+    size_t table;         /* offset in a table set: int64 rotate, then [kv_heads] of dim doubles (c_0) and dim floats (scale) */
+    size_t table_head;    /* bytes of one head there */
     size_t window_k, window_v, sink_k, sink_v; /* offsets in a sequence's exact store: [kv_heads][rows][dim] each */
 } kvfi_store;
 
@@ -32,6 +40,9 @@ typedef struct kvfi_layer {
     int32_t group;  /* query heads per KV head */
     int32_t window; /* of this layer's own mask */
     int32_t store;  /* where its keys and values are */
+    size_t query_sums; /* offset in a sequence's exact store, of stores with `self`: two copies (now, pending) of
+                          [KVFI_EPOCHS][kv_heads][k_dim] doubles; epoch e is a snapshot at 128 << e rows, the last runs */
+    size_t query_bytes; /* of one copy; 0 when the layer gathers none */
     int32_t shares; /* 1: the store belongs to an earlier layer */
 } kvfi_layer;
 
@@ -44,6 +55,11 @@ typedef struct kvfi_geometry {
     kvfi_layer *layers;
     kvfi_store *stores;
     size_t layers_bytes, stores_bytes;
+    int32_t first_seal;    /* nothing is sealed before this many rows: estimates come first */
+    kvfi_pair *pairs;
+    size_t pairs_bytes;
+    size_t table_bytes;    /* of one table set, all stores; 0: no store estimates anything */
+    size_t sums_offset, sums_bytes; /* the sums of a sequence, contiguous in its exact store */
     /* A row of a sequence's block table: int32 first position, then ids[n_stores], then validity[n_heads]. */
     size_t row_ids, row_valid, row_bytes;
     size_t sequence_bytes; /* exact store of one sequence */

@@ -24,25 +24,13 @@ static uint16_t to_half(const char *element, int32_t type)
     return h;
 }
 
-/* One exact row of the open rows (window first, then batch) as f16 into out[dim]. */
-typedef struct open_rows {
-    const kvf_cache *c;
-    const kvfi_sequence *s;
-    const kvfi_run *run;
-    const kvf_view *view;
-    const int32_t *cells;
-    const uint8_t *window; /* [kv_heads][window_rows][row_bytes] */
-    size_t row_bytes;
-    int32_t dim;
-} open_rows;
-
 static uint8_t *window_row(const kvf_cache *c, const kvfi_sequence *s, const uint8_t *window, size_t row_bytes, int32_t i, int32_t head)
 {
     int32_t slot = (s->open_slot + i) % c->g.window_rows;
     return (uint8_t *)(uintptr_t)window + ((size_t)head * (size_t)c->g.window_rows + (size_t)slot) * row_bytes;
 }
 
-static void read_half(const open_rows *o, int32_t i, int32_t head, uint16_t *out)
+void kvfi_read_open(const kvfi_open_rows *o, int32_t i, int32_t head, uint16_t *out)
 {
     if (i < o->s->open) {
         memcpy(out, window_row(o->c, o->s, o->window, o->row_bytes, i, head), o->row_bytes);
@@ -53,36 +41,61 @@ static void read_half(const open_rows *o, int32_t i, int32_t head, uint16_t *out
     for (int32_t d = 0; d < o->dim; d++) out[d] = to_half(row + size * (size_t)d, o->view->type);
 }
 
-/* 64 open rows from `first` on, coded. */
-static void encode_block(const open_rows *o, const kvf_part *part, int32_t first, int32_t head, float *x, uint8_t *record)
+kvfi_open_rows kvfi_open_keys(const kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int store)
+{
+    const kvfi_store *st = &c->g.stores[store];
+    const kvfi_staged *g = &c->batch.staged[store];
+    return (kvfi_open_rows){c, s, r, &g->k, g->cells, s->exact + st->window_k, st->k_row, st->k.dim};
+}
+
+static kvfi_open_rows open_values(const kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int store)
+{
+    const kvfi_store *st = &c->g.stores[store];
+    const kvfi_staged *g = &c->batch.staged[store];
+    return (kvfi_open_rows){c, s, r, &g->v, g->cells, s->exact + st->window_v, st->v_row, st->v_dim};
+}
+
+/* The stages before the codec's own: subtract the centre of the block's segment, divide by the channel scale. */
+static void apply_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_store *st, uint8_t *row, int32_t head, float *x)
+{
+    float centre[1024];
+    const uint8_t *table = kvfi_table(c, s, *kvfi_row_epoch(row), st);
+    const float *scale = kvfi_table_scale(table, st, head);
+    kvfi_centre(kvfi_table_c0(table, st, head), st->k.dim, st->pairs, kvfi_table_turns(table) ? st->n_pairs : 0,
+                *kvfi_row_first(row) / KVFI_SEGMENT, centre);
+    for (int32_t t = 0; t < KVF_BLOCK; t++)
+        for (int32_t d = 0; d < st->k.dim; d++) x[t * st->k.dim + d] = (x[t * st->k.dim + d] - centre[d]) / scale[d];
+}
+
+/* 64 open rows from `first` on as floats. */
+static void load_block(const kvfi_open_rows *o, int32_t first, int32_t head, float *x)
 {
     uint16_t half[1024];
     for (int32_t t = 0; t < KVF_BLOCK; t++) {
-        read_half(o, first + t, head, half);
+        kvfi_read_open(o, first + t, head, half);
         for (int32_t d = 0; d < o->dim; d++) x[t * o->dim + d] = kvfi_half_to_float(half[d]);
     }
-    part->codec->encode(part, x, record);
 }
 
 /* Rows 0 .. sink-1 of the sequence, before block 0 takes them out of the window. */
-static void fill_sink(const open_rows *o, int32_t rows, int32_t heads, uint8_t *sink)
+static void fill_sink(const kvfi_open_rows *o, int32_t rows, int32_t heads, uint8_t *sink)
 {
     uint16_t half[1024];
     for (int32_t h = 0; h < heads; h++)
         for (int32_t i = 0; i < rows; i++) {
-            read_half(o, i, h, half);
+            kvfi_read_open(o, i, h, half);
             memcpy(sink + ((size_t)h * (size_t)rows + (size_t)i) * o->row_bytes, half, o->row_bytes);
         }
 }
 
 /* New rows that stay open go where their slot is; the slots they take were freed by the blocks just sealed. */
-static void keep_open(const open_rows *o, int32_t seals, int32_t heads)
+static void keep_open(const kvfi_open_rows *o, int32_t seals, int32_t heads)
 {
     uint16_t half[1024];
     int32_t from = o->s->open > seals * KVF_BLOCK ? o->s->open : seals * KVF_BLOCK, to = o->s->open + o->run->count;
     for (int32_t h = 0; h < heads; h++)
         for (int32_t i = from; i < to; i++) {
-            read_half(o, i, h, half);
+            kvfi_read_open(o, i, h, half);
             memcpy(window_row(o->c, o->s, o->window, o->row_bytes, i, h), half, o->row_bytes);
         }
 }
@@ -108,7 +121,9 @@ static void open_row(kvf_cache *c, kvfi_sequence *s, int32_t j, int32_t next)
     uint8_t *row = kvfi_row(c, s, b);
     uint64_t dead = j < c->g.window_rows / KVF_BLOCK ? s->open_dead[j] : 0;
     uint64_t alive = ~dead;
+    int32_t epoch = kvfi_epoch_of((int64_t)(b + 1) * KVF_BLOCK + c->g.recent);
     *kvfi_row_first(row) = s->open_pos + j * KVF_BLOCK;
+    *kvfi_row_epoch(row) = epoch < s->n_sets ? epoch : s->n_sets - 1;
     if (b == 0 && c->g.sink) {
         uint64_t sink = c->g.sink == KVF_BLOCK ? ~(uint64_t)0 : ((uint64_t)1 << c->g.sink) - 1;
         s->has_sink = 1, s->sink_alive = alive & sink;
@@ -121,15 +136,18 @@ static void open_row(kvf_cache *c, kvfi_sequence *s, int32_t j, int32_t next)
     }
 }
 
-static void seal_side(const open_rows *o, const kvf_part *part, int store, int32_t seals, int32_t heads, size_t offset, float *x)
+static void seal_side(const kvfi_open_rows *o, const kvf_part *part, int store, int32_t seals, int32_t heads, size_t offset, float *x)
 {
     kvf_cache *c = (kvf_cache *)(uintptr_t)o->c;
     for (int32_t j = 0; j < seals; j++) {
-        uint32_t id = kvfi_row_ids(c, kvfi_row(c, o->s, o->s->n_blocks + j))[store];
+        uint8_t *row = kvfi_row(c, o->s, o->s->n_blocks + j);
+        uint32_t id = kvfi_row_ids(c, row)[store];
         if (id == KVFI_NO_BLOCK) continue;
-        for (int32_t h = 0; h < heads; h++)
-            encode_block(o, part, j * KVF_BLOCK, h, x,
-                         kvfi_pool_data(&c->pools[store], id) + (size_t)h * c->g.stores[store].record_bytes + offset);
+        for (int32_t h = 0; h < heads; h++) {
+            load_block(o, j * KVF_BLOCK, h, x);
+            if (part->side == KVF_K && c->g.stores[store].self) apply_stages(c, o->s, &c->g.stores[store], row, h, x);
+            part->codec->encode(part, x, kvfi_pool_data(&c->pools[store], id) + (size_t)h * c->g.stores[store].record_bytes + offset);
+        }
     }
     keep_open(o, seals, heads);
 }
@@ -137,10 +155,8 @@ static void seal_side(const open_rows *o, const kvf_part *part, int store, int32
 static void seal_store(kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int store)
 {
     const kvfi_store *st = &c->g.stores[store];
-    const kvfi_staged *g = &c->batch.staged[store];
     float *x = (float *)(void *)(c->attend.slots + c->g.slot_tile_k); /* no attention is open */
-    open_rows k = {c, s, r, &g->k, g->cells, s->exact + st->window_k, st->k_row, st->k.dim};
-    open_rows v = {c, s, r, &g->v, g->cells, s->exact + st->window_v, st->v_row, st->v_dim};
+    kvfi_open_rows k = kvfi_open_keys(c, s, r, store), v = open_values(c, s, r, store);
     int new_sink = s->n_blocks == 0 && r->seals > 0 && c->g.sink;
     if (new_sink) fill_sink(&k, c->g.sink, st->kv_heads, s->exact + st->sink_k);
     if (new_sink && !st->v_in_k) fill_sink(&v, c->g.sink, st->kv_heads, s->exact + st->sink_v);
@@ -168,10 +184,12 @@ void kvfi_seal_batch(kvf_cache *c)
             s->start = s->next = s->open_pos = c->batch.tokens[c->batch.order[r->first]].pos;
             s->used = 1, s->open_slot = 0;
         }
+        kvfi_learn_rows(c, s, r);
         int32_t next = s->next + r->count;
         free_left(c, s, next);
         for (int32_t j = 0; j < r->seals; j++) open_row(c, s, j, next);
         for (int store = 0; store < c->g.n_stores; store++) seal_store(c, s, r, store);
         advance_sequence(c, s, r);
+        free_left(c, s, next); /* steps over blocks that left before they were sealed */
     }
 }

@@ -47,6 +47,12 @@ static int check_windows(kvf_cache *c, const kvfi_sequence *s, int32_t seq, int3
     return KVF_OK;
 }
 
+/* How many rows precede a position of the window, or a coded one counted by its block. */
+static int64_t row_index(const kvfi_sequence *s, int32_t pos)
+{
+    return (int64_t)s->n_blocks * KVF_BLOCK + pos - s->open_pos;
+}
+
 int kvf_can(kvf_cache *c, kvf_ability what, int32_t seq, int32_t pos)
 {
     if (!c) return KVF_E_ARG;
@@ -61,6 +67,11 @@ int kvf_can(kvf_cache *c, kvf_ability what, int32_t seq, int32_t pos)
         return kvfi_fail(c, KVF_E_ARG, "ability %d; allowed are KVF_CAN_RM, KVF_CAN_RM_EXACT, KVF_CAN_SHIFT", (int)what);
     if (!s->used || pos >= s->next || pos <= s->start) return 1;
     if (check_windows(c, s, seq, pos)) return 0;
+    if (what == KVF_CAN_RM_EXACT && c->g.table_bytes && row_index(s, pos) < s->learned) {
+        kvfi_fail(c, KVF_E_UNSUPPORTED, "sequence %d: rows from position %d on have entered the estimates of the first %d rows", (int)seq,
+                  (int)pos, KVFI_EPOCH_LAST);
+        return 0;
+    }
     if (what == KVF_CAN_RM || pos >= s->open_pos || cut_in_sink(c, s, pos)) return 1;
     kvfi_fail(c, KVF_E_UNSUPPORTED, "sequence %d: rows from position %d to %d are coded; a cut there keeps them so", (int)seq, (int)pos,
               (int)s->open_pos - 1);
@@ -96,7 +107,8 @@ static void clear_sequence(kvf_cache *c, kvfi_sequence *s)
 {
     drop_blocks_from(c, s, 0);
     clear_open(c, s, 0);
-    s->used = s->has_sink = 0, s->sink_alive = 0;
+    s->used = s->has_sink = s->wasted = 0, s->sink_alive = 0;
+    kvfi_forget_sets(c, s);
     s->start = s->next = 0;
     if (!c->reserved_sequences) {
         kvfi_release(&c->a, s->exact, c->g.sequence_bytes);
@@ -166,6 +178,16 @@ static void cut_open(kvf_cache *c, kvfi_sequence *s, int32_t rows)
     for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++) s->open_dead[w] &= range_bits((int64_t)w * KVF_BLOCK, 0, rows);
 }
 
+/* Room in blocks behind the positions where later blocks, or the window, take over. */
+static void count_wasted(kvf_cache *c, kvfi_sequence *s)
+{
+    s->wasted = 0;
+    for (int32_t b = 0; b < s->n_blocks; b++) {
+        int32_t following = b + 1 < s->n_blocks ? *kvfi_row_first(kvfi_row(c, s, b + 1)) : s->open_pos;
+        s->wasted += *kvfi_row_first(kvfi_row(c, s, b)) + KVF_BLOCK - following;
+    }
+}
+
 /* Removes everything from p0 on; start < p0 < next. */
 static void cut(kvf_cache *c, kvfi_sequence *s, int32_t p0)
 {
@@ -180,6 +202,7 @@ static void cut(kvf_cache *c, kvfi_sequence *s, int32_t p0)
         drop_blocks_from(c, s, keep);
         clear_open(c, s, p0);
     }
+    count_wasted(c, s);
     s->next = p0;
 }
 
@@ -247,6 +270,7 @@ int kvf_seq_cp(kvf_cache *c, int32_t src, int32_t dst)
     memcpy(to->first_block, from->first_block, (size_t)c->g.n_stores * sizeof *to->first_block);
     if (from->n_blocks) memcpy(to->table, from->table, (size_t)from->n_blocks * c->g.row_bytes);
     memcpy(to->exact, from->exact, c->g.sequence_bytes);
+    for (int32_t e = 0; e < to->n_sets; e++) kvfi_pool_share(&c->tables, to->sets[e]);
     for (int32_t b = 0; b < to->n_blocks; b++)
         for (int i = 0; i < c->g.n_stores; i++) {
             uint32_t id = kvfi_row_ids(c, kvfi_row(c, to, b))[i];

@@ -36,6 +36,15 @@ static int64_t window_rows(const kvf_cache *c, const kvfi_sequence *s)
     return rows;
 }
 
+/* Living rows among the first S, in the sink or still in the window. */
+static int64_t sink_rows(const kvf_cache *c, const kvfi_sequence *s)
+{
+    if (s->has_sink) return popcount(s->sink_alive);
+    if (s->n_blocks || !c->g.sink) return 0;
+    int32_t rows = s->open < c->g.sink ? s->open : c->g.sink;
+    return rows ? popcount(~s->open_dead[0] & ~(uint64_t)0 >> (KVF_BLOCK - rows)) : 0;
+}
+
 /* Values of one row of a store: keys and values of all heads. */
 static int64_t row_values(const kvfi_store *s)
 {
@@ -62,6 +71,7 @@ static int64_t accounted(const kvf_cache *c)
         const kvfi_sequence *s = &c->sequences[i];
         if (s->used) sum += (int64_t)c->g.sequence_bytes + (int64_t)s->n_blocks * (int64_t)c->g.row_bytes;
     }
+    sum += (int64_t)c->tables.in_use * (int64_t)(c->g.table_bytes + KVFI_BLOCK_META);
     for (int i = 0; i < c->g.n_stores; i++)
         sum += (int64_t)c->pools[i].in_use * (int64_t)(c->g.stores[i].block_bytes + KVFI_BLOCK_META);
     return sum;
@@ -77,15 +87,15 @@ static int64_t add_resident(int64_t sum, const void *memory, size_t size)
 static int64_t resident(const kvf_cache *c)
 {
     const kvfi_geometry *g = &c->g;
-    size_t small = sizeof *c + g->layers_bytes + g->stores_bytes;
+    size_t small = sizeof *c + g->layers_bytes + g->stores_bytes + g->pairs_bytes;
     int64_t sum = add_resident((int64_t)small, c->fixed, g->fixed_bytes - small);
     for (int i = 0; i < g->max_sequences; i++) {
         const kvfi_sequence *s = &c->sequences[i];
         sum = add_resident(sum, s->exact, s->exact ? g->sequence_bytes : 0);
         sum = add_resident(sum, s->table, (size_t)s->table_rows * g->row_bytes);
     }
-    for (int i = 0; i < g->n_stores && sum >= 0; i++) {
-        int64_t r = kvfi_pool_resident(&c->pools[i]);
+    for (int i = -1; i < g->n_stores && sum >= 0; i++) {
+        int64_t r = kvfi_pool_resident(i < 0 ? &c->tables : &c->pools[i]);
         sum = r < 0 ? -1 : sum + r;
     }
     return sum;
@@ -99,7 +109,7 @@ static int64_t reserved(const kvf_cache *c)
         sum += (int64_t)(s->exact ? c->g.sequence_bytes : 0) + (int64_t)s->table_rows * (int64_t)c->g.row_bytes;
     }
     for (int i = 0; i < c->g.n_stores; i++) sum += kvfi_pool_reserved(&c->pools[i]);
-    return sum;
+    return sum + kvfi_pool_reserved(&c->tables);
 }
 
 static void code_bits(const kvfi_geometry *g, kvf_stats_t *s)
@@ -139,9 +149,10 @@ int kvf_stats(const kvf_cache *c, kvf_stats_t *s)
         const kvfi_sequence *q = &c->sequences[i];
         if (!q->used) continue;
         s->sequences++;
-        s->tokens_sink += q->has_sink ? popcount(q->sink_alive) : 0;
+        int64_t sink = sink_rows(c, q);
+        s->tokens_sink += sink;
         s->tokens_body += body_rows(c, q);
-        s->tokens_window += window_rows(c, q);
+        s->tokens_window += window_rows(c, q) - (q->has_sink ? 0 : sink);
         values += sequence_values(c, q);
     }
     s->tokens = s->tokens_sink + s->tokens_body + s->tokens_window;
@@ -159,6 +170,8 @@ static int64_t bytes_of(const kvfi_geometry *g, int64_t rows)
     int64_t sealed = kvfi_sealed(g, rows), sum = (int64_t)g->fixed_bytes;
     if (!rows) return sum;
     sum += (int64_t)g->sequence_bytes + sealed * (int64_t)g->row_bytes;
+    if (g->table_bytes)
+        for (int e = 0; e < KVFI_EPOCHS && KVFI_EPOCH_FIRST << e <= rows; e++) sum += (int64_t)g->table_bytes + KVFI_BLOCK_META;
     for (int i = 0; i < g->n_stores; i++)
         sum += kvfi_kept_blocks(g, &g->stores[i], sealed, rows) * (int64_t)(g->stores[i].block_bytes + KVFI_BLOCK_META);
     return sum;
@@ -189,7 +202,7 @@ static uint64_t hash_blocks(const kvf_cache *c, const kvfi_sequence *s, uint64_t
 {
     for (int32_t b = 0; b < s->n_blocks; b++) {
         uint8_t *row = kvfi_row(c, s, b);
-        h = mix(h, kvfi_row_first(row), sizeof(int32_t));
+        h = mix(h, kvfi_row_first(row), 2 * sizeof(int32_t)); /* and the epoch */
         h = mix(h, kvfi_row_valid(c, row), 8 * (size_t)c->g.n_heads);
         for (int i = 0; i < c->g.n_stores; i++) {
             uint32_t id = kvfi_row_ids(c, row)[i];
@@ -225,5 +238,6 @@ uint64_t kvfi_cache_hash(const kvf_cache *c, int32_t seq)
     if (!s->used) return h;
     h = mix(h, &s->sink_alive, sizeof s->sink_alive);
     h = mix(h, s->open_dead, (size_t)c->g.window_rows / 8);
+    for (int32_t e = 0; e < s->n_sets; e++) h = mix(h, kvfi_pool_data(&c->tables, s->sets[e]), c->g.table_bytes);
     return hash_exact(c, s, hash_blocks(c, s, h));
 }

@@ -23,6 +23,9 @@ typedef struct walk {
     size_t k_stride, v_stride; /* floats from one vector to the next */
     float *q, *q_rotated, *scores, *acc, *acc_rotated, *tile_k, *tile_v, *bias;
     void *prepared;
+    int32_t epoch;       /* whose channel scale q_rotated has; -1: none yet */
+    int64_t segment;     /* whose centre `offset` has */
+    float offset[KVFI_VECTORS]; /* <q, centre> of each vector */
     float max[KVFI_VECTORS], sum[KVFI_VECTORS];
     int32_t pos[KVFI_VECTORS], row[KVFI_VECTORS], head[KVFI_VECTORS]; /* of each vector: position, batch row, query head */
 } walk;
@@ -40,17 +43,48 @@ static void load_query(const walk *w, int32_t v, float *out)
     for (int32_t d = 0; d < w->layer->k_dim; d++) out[d] *= w->a->scale;
 }
 
+static void transform_queries(const walk *w)
+{
+    const kvf_part *k = &w->store->k;
+    if (k->rot) w->kernels->hadamard(w->q_rotated, w->k_stride, w->n, k->dim, k->rot);
+    if (!w->tiles) w->kernels->kind[k->kind].prepare(k, w->q_rotated, w->k_stride, w->n, w->prepared);
+}
+
 static void prepare_queries(walk *w)
 {
     const kvf_part *k = &w->store->k;
     for (int32_t v = 0; v < w->n; v++) load_query(w, v, w->q + (size_t)v * w->k_stride);
-    if (k->rot) {
+    w->epoch = -1, w->segment = -1;
+    if (w->store->self) return; /* blocks prepare their epoch, see use_tables */
+    if (k->rot) memcpy(w->q_rotated, w->q, (size_t)w->n * w->k_stride * sizeof *w->q);
+    else w->q_rotated = w->q;
+    transform_queries(w);
+}
+
+/* Scale and centre of the block's table set: queries are multiplied by the scale (once an epoch), the centre's share of the
+ * scores is the same for the whole block. */
+static void use_tables(walk *w, uint8_t *row)
+{
+    const int32_t epoch = *kvfi_row_epoch(row), dim = w->store->k.dim;
+    const int64_t segment = *kvfi_row_first(row) / KVFI_SEGMENT;
+    if (epoch == w->epoch && segment == w->segment) return;
+    const uint8_t *table = kvfi_table(w->c, w->seq, epoch, w->store);
+    if (epoch != w->epoch) {
+        const float *scale = kvfi_table_scale(table, w->store, w->item->head);
         memcpy(w->q_rotated, w->q, (size_t)w->n * w->k_stride * sizeof *w->q);
-        w->kernels->hadamard(w->q_rotated, w->k_stride, w->n, k->dim, k->rot);
-    } else {
-        w->q_rotated = w->q;
+        for (int32_t v = 0; v < w->n; v++)
+            for (int32_t d = 0; d < dim; d++) w->q_rotated[(size_t)v * w->k_stride + (size_t)d] *= scale[d];
+        transform_queries(w);
     }
-    if (!w->tiles) w->kernels->kind[k->kind].prepare(k, w->q_rotated, w->k_stride, w->n, w->prepared);
+    float centre[1024];
+    kvfi_centre(kvfi_table_c0(table, w->store, w->item->head), dim, w->store->pairs,
+                kvfi_table_turns(table) ? w->store->n_pairs : 0, segment, centre);
+    for (int32_t v = 0; v < w->n; v++) {
+        float dot = 0;
+        for (int32_t d = 0; d < dim; d++) dot += w->q[(size_t)v * w->k_stride + (size_t)d] * centre[d];
+        w->offset[v] = dot;
+    }
+    w->epoch = epoch, w->segment = segment;
 }
 
 /* Does the body accumulate in another domain than the exact rows? */
@@ -111,13 +145,11 @@ static void hide(float *s, uint64_t seen)
         if (!(seen >> i & 1)) s[i] = -INFINITY;
 }
 
-/* Scores of history: softcap, ALiBi by distance, mask by positions. 0 when no vector sees anything. */
-static int finish_scores(const walk *w, int64_t first, const uint64_t *seen)
+/* Scores of history: softcap, ALiBi by distance, mask by positions. */
+static void finish_scores(const walk *w, int64_t first, const uint64_t *seen)
 {
-    uint64_t any = 0;
     for (int32_t v = 0; v < w->n; v++) {
         float *s = w->scores + (size_t)v * KVF_BLOCK;
-        any |= seen[v];
         cap_scores(w, s);
         if (w->a->slopes) {
             const float slope = w->a->slopes[w->head[v]];
@@ -125,7 +157,6 @@ static int finish_scores(const walk *w, int64_t first, const uint64_t *seen)
         }
         hide(s, seen[v]);
     }
-    return any != 0;
 }
 
 static uint64_t see(const walk *w, int64_t first, int32_t n, uint64_t alive, uint64_t *seen)
@@ -160,6 +191,12 @@ static void turn_tile(const walk *w)
             w->tile_v[t * w->v_stride + d] = d < (size_t)w->layer->v_dim ? w->tile_k[d * KVF_BLOCK + t] : 0;
 }
 
+static void add_offsets(const walk *w)
+{
+    for (int32_t v = 0; v < w->n; v++)
+        for (int32_t i = 0; i < KVF_BLOCK; i++) w->scores[v * KVF_BLOCK + i] += w->offset[v];
+}
+
 /* ---- pieces ------------------------------------------------------------------------------------------------------------------- */
 
 static void block_piece(walk *w, int32_t block)
@@ -172,10 +209,12 @@ static void block_piece(walk *w, int32_t block)
     const kvf_part *k = &w->store->k, *v = &w->store->v;
     const uint8_t *record = kvfi_pool_data(&w->c->pools[w->layer->store], id) + (size_t)w->item->head * w->store->record_bytes;
     const kvfi_kind_ops *kk = &w->kernels->kind[k->kind], *vk = &w->kernels->kind[v->kind];
+    if (w->store->self) use_tables(w, row);
     int unfold_k = w->tiles || w->store->v_in_k;
     if (unfold_k) kk->unfold(k, record, w->tile_k);
     if (w->tiles) w->kernels->tile_score(w->tile_k, k->dim_pad, w->q_rotated, w->k_stride, w->n, w->scores);
     else kk->score(k, record, w->prepared, w->n, w->scores);
+    if (w->store->self) add_offsets(w);
     finish_scores(w, first, seen);
     softmax_all(w);
     if (w->store->v_in_k) turn_tile(w);

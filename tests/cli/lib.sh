@@ -1,4 +1,5 @@
 # SPDX-License-Identifier: MIT
+# shellcheck shell=bash disable=SC2034
 # Shared by the scripts that run the whole program. They need KVFOLD_BIN, a folder with kvfold; KVFOLD_MODELS, a folder with
 # GGUF models. Each check prints "ok NAME", "not ok NAME" or "skip NAME"; finish ends the script, non-zero when any failed.
 
@@ -85,7 +86,8 @@ import json, sys
 o = json.load(open(sys.argv[1]))
 number = (int, float)
 assert isinstance(o, dict)
-assert eval(sys.argv[2]), sys.argv[2]' "$work/out" "$2" 2>"$work/python"; then
+layers = o.get("layers")
+assert eval("(" + sys.argv[2] + ")"), sys.argv[2]' "$work/out" "$2" 2>"$work/python"; then
         ok "$1"
     else
         not_ok "$1" "$(tail -1 "$work/python")"

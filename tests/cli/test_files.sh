@@ -39,7 +39,8 @@ for command in run plan inspect; do
     refuses "$command/byte_order" 3 "byte order" $command "${args[@]}" "$work/other_order.gguf"
     refuses "$command/counts" 3 "damaged" $command "${args[@]}" "$work/counts.gguf"
     refuses "$command/keys_cut" 3 "damaged or truncated" $command "${args[@]}" "$work/keys_cut.gguf"
-    refuses "$command/data_cut" 3 "truncated: it has [0-9]+ bytes, its header promises [0-9]+" $command "${args[@]}" "$work/data_cut.gguf"
+    refuses "$command/data_cut" 3 "truncated: it has [0-9]+ bytes, its header promises [0-9]+" $command "${args[@]}" \
+    "$work/data_cut.gguf"
     refuses "$command/no_architecture" 3 "general.architecture" $command "${args[@]}" "$work/no_arch.gguf"
     refuses "$command/no_layers" 3 "llama.block_count is 0" $command "${args[@]}" "$work/no_layers.gguf"
     refuses "$command/many_layers" 3 "llama.block_count is 100000" $command "${args[@]}" "$work/many_layers.gguf"

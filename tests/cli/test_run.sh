@@ -8,25 +8,33 @@ if [ -z "$smollm2" ]; then
     exit 77
 fi
 small=("${quick[@]}" -m "$smollm2" -c 1024)
+read -r default_k default_v < <("$kvfold" list --json | python3 -c '
+import json, sys
+print(*[p[side] for p in json.load(sys.stdin)["presets"] if p["default"] for side in "kv"])')
 
 # The contract.
 succeeds run_json run "${small[@]}" -p "What is the capital of France?" -n 12 --json
 json contract '{"model", "text", "prompt_tokens", "generated_tokens", "kv", "bytes", "speed", "device"} <= set(o)'
 json contract_kv '{"k", "v", "bits_per_value", "layers_folded", "layers_total", "sink", "window", "evict"} <= set(o["kv"])'
-json contract_bytes 'all(isinstance(o["bytes"][k], int) and o["bytes"][k] > 0 for k in ("accounted", "host", "resident", "peak", "f16"))'
+json contract_bytes 'all(isinstance(o["bytes"][k], int) and o["bytes"][k] > 0 for k in ("accounted", "host", "resident",
+    "peak", "f16"))'
 json contract_speed 'all(isinstance(o["speed"][k], number) and o["speed"][k] > 0 for k in ("prefill_tps", "decode_tps"))'
 json contract_device 'o["device"]["attend"] and o["device"]["fallback"] is None'
+json default_codecs "o['kv']['k'] == '$default_k' and o['kv']['v'] == '$default_v'"
 json answer '"Paris" in o["text"] and not o["interrupted"] and o["chat_template"] == "chatml"'
-json all_layers 'o["kv"]["layers_folded"] == 30 == o["kv"]["layers_total"] and o["kv"]["not_folded"] == [] and o["kv"]["evict"] == "none"'
+json all_layers 'o["kv"]["layers_folded"] == 30 == o["kv"]["layers_total"] and o["kv"]["not_folded"] == [] and o["kv"]["evict"]
+    == "none"'
 json tokens_add_up 'o["tokens"]["held"] == o["tokens"]["sink"] + o["tokens"]["body"] + o["tokens"]["window"]'
-json tokens_held 'o["prompt_tokens"] + o["generated_tokens"] - 1 <= o["tokens"]["held"] <= o["prompt_tokens"] + o["generated_tokens"]'
+json tokens_held 'o["prompt_tokens"] + o["generated_tokens"] - 1 <= o["tokens"]["held"] <= o["prompt_tokens"] +
+    o["generated_tokens"]'
 json f16_of_the_context 'o["bytes"]["f16"] == 1024 * 30 * 2 * 3 * 64 * 2 and o["context"] == 1024'
 holds json_leaves_stderr_to_notes grep -q "30 of 30 layers folded" "$work/err"
 cp "$work/out" "$work/first.json"
 
 # Text and report, then text alone.
 succeeds run_text run "${small[@]}" -p "What is the capital of France?" -n 12
-for line in "codec .*K kivi4, V kivi4" "bits a value .* all-in" "layers folded *30 of 30" "attention *cpu, [a-z]" "tokens held .*sink.*body.*window" \
+for line in "codec .*K $default_k, V $default_v" "bits a value .* all-in" "layers folded *30 of 30" "attention *cpu, [a-z]" \
+    "tokens held .*sink.*body.*window" \
     "accounted " "resident " "host " "in f16" "peak " "prompt .*tokens/s" "generated .*tokens/s"; do
     holds "report_has: $line" grep -Eq "$line" "$work/out"
 done
@@ -46,13 +54,16 @@ succeeds turns run "${small[@]}" -n 24 --json
 json two_turns 'len(o["turns"]) == 2 and o["turns"][0]["kept"] == 0'
 json turn_keeps_the_cache 'o["turns"][1]["kept"] >= o["turns"][0]["prompt_tokens"] + o["turns"][0]["generated_tokens"] - 1'
 json turn_feeds_the_new_part 'o["turns"][1]["prompt_tokens"] < 20'
-json turns_add_up 'o["prompt_tokens"] == sum(t["prompt_tokens"] for t in o["turns"]) and o["text"] == "\n".join(t["text"] for t in o["turns"])'
+json turns_add_up 'o["prompt_tokens"] == sum(t["prompt_tokens"] for t in o["turns"]) and o["text"] == "\n".join(t["text"] for t
+    in o["turns"])'
 for n in 0 3; do
     succeeds "raw_turns_$n" run "${small[@]}" --raw -n $n --json
     cp "$work/out" "$work/raw_$n.json"
 done
-json raw_turns_lose_nothing '[t["stop_reason"] for t in o["turns"]] == ["length"] * 2 and o["tokens"]["held"] == o["prompt_tokens"] + 5'
-json raw_turns_feed_the_same "[t['prompt_tokens'] for t in o['turns']] == [t['prompt_tokens'] for t in json.load(open('$work/raw_0.json'))['turns']]"
+json raw_turns_lose_nothing '[t["stop_reason"] for t in o["turns"]] == ["length"] * 2 and o["tokens"]["held"] ==
+    o["prompt_tokens"] + 5'
+json raw_turns_feed_the_same "[t['prompt_tokens'] for t in o['turns']] == [t['prompt_tokens'] for t in
+    json.load(open('$work/raw_0.json'))['turns']]"
 printf 'What is\\\n my name?\n' >"$work/in"
 succeeds turn_after_prompt run "${small[@]}" -cnv -p "My name is Anna." -n 6 --json
 json turn_after_prompt_counts 'len(o["turns"]) == 2'
@@ -65,10 +76,12 @@ rm "$work/in"
 succeeds predict_nothing run "${small[@]}" -p hello -n 0 --json
 json predict_nothing_report 'o["generated_tokens"] == 0 and o["text"] == "" and o["stop_reason"] == "length"'
 succeeds context_full run "${quick[@]}" -m "$smollm2" -c 48 -p hello --ignore-eos --json
-json context_full_report 'o["stop_reason"] == "context" and o["tokens"]["held"] == 48 and o["prompt_tokens"] + o["generated_tokens"] == 49'
+json context_full_report 'o["stop_reason"] == "context" and o["tokens"]["held"] == 48 and o["prompt_tokens"] +
+    o["generated_tokens"] == 49'
 holds context_full_sentence grep -q "context of 48 tokens (-c) is full" "$work/err"
 seq 1 200 >"$work/long.txt"
-refuses prompt_too_long 2 "prompt has [0-9]+ tokens, the context \(-c\) holds 64" run "${quick[@]}" -m "$smollm2" -c 64 -f "$work/long.txt"
+refuses prompt_too_long 2 "prompt has [0-9]+ tokens, the context \(-c\) holds 64" run "${quick[@]}" -m "$smollm2" -c 64 -f \
+    "$work/long.txt"
 succeeds reverse_prompt run "${small[@]}" -p "What is the capital of France?" -r France --json
 json reverse_prompt_report 'o["stop_reason"] == "reverse_prompt" and o["text"].endswith("France")'
 
@@ -98,7 +111,7 @@ holds escape_off grep -q '^a\\tb' "$work/out"
 # Ctrl-C: while it generates, and while it reads a prompt.
 interrupt() { # NAME PATTERN ARGS...: sends SIGINT once stderr matches
     rm -f "$work/out" "$work/err" # else the pattern may be found in what the run before left
-    "$kvfold" run "${@:3}" >"$work/out" 2>"$work/err" </dev/null &
+    "$kvfold" run "${@:3}" >"$work/out" 2>"$work/err" <"${input:-/dev/null}" &
     local pid=$!
     while kill -0 $pid 2>/dev/null && ! grep -qs "$2" "$work/err"; do sleep 0.05; done
     kill -INT $pid
@@ -113,6 +126,11 @@ interrupt ctrl_c_prompt "prompt [0-9]* of" "${quick[@]}" -m "$smollm2" --raw -f 
 json ctrl_c_prompt_report 'o["interrupted"] is True and o["generated_tokens"] == 0 and 0 < o["tokens"]["held"] < 4000'
 interrupt ctrl_c_text "layers folded" "${small[@]}" -p "Tell me a story." --ignore-eos
 holds ctrl_c_text_report grep -q "stopped: interrupted" "$work/out"
+mkfifo "$work/fifo"
+exec 9<>"$work/fifo" # keeps it open: the program waits for a turn that never comes
+input="$work/fifo" interrupt ctrl_c_waiting "layers folded" "${small[@]}" --json
+exec 9>&-
+json ctrl_c_waiting_report 'o["interrupted"] is True and o["turns"] == []'
 
 # A full disk.
 for form in --json --no-report; do
@@ -120,6 +138,21 @@ for form in --json --no-report; do
     rc=$?
     holds "full_disk $form" test "$rc" -eq 2 -a "$(grep -c 'cannot write to stdout: No space left' "$work/err")" -eq 1
 done
+
+# A chat template that libllama does not know, and a context beyond training.
+python3 - "$smollm2" "$work/template.gguf" <<'PYTHON'
+import sys
+data = bytearray(open(sys.argv[1], "rb").read())
+at = data.index(b"tokenizer.chat_template")
+end = at + 2000
+data[at:end] = data[at:end].replace(b"<|im_start|>", b"<!im_start!>")
+open(sys.argv[2], "wb").write(data)
+PYTHON
+refuses template_not_known 2 "--chat-template NAME.*--raw" run "${quick[@]}" -m "$work/template.gguf" -c 256 -p hello
+succeeds template_chosen run "${quick[@]}" -m "$work/template.gguf" -c 256 -p hello -n 1 --chat-template chatml
+rm "$work/template.gguf"
+succeeds beyond_training run "${quick[@]}" -m "$smollm2" -c 9000 -p hello -n 1 --json
+holds beyond_training_warns_once test "$(grep -c "above the training length 8192" "$work/err")" -eq 1
 
 if [ -n "$gemma" ]; then
     succeeds gemma run "${quick[@]}" -m "$gemma" -c 512 -p "The capital of France is" -n 3 --json

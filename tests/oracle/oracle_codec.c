@@ -48,6 +48,12 @@ int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *p)
     } else if (sscanf(spec, "kivi%d%63s", &p->bits, rest) >= 1) {
         p->family = ORACLE_KIVI;
         if (rest[0] && sscanf(rest, ":group=%d", &p->group) != 1) return 0;
+    } else if (sscanf(spec, "uni%d%63s", &p->bits, rest) >= 1) {
+        p->family = ORACLE_UNI;
+        p->group = dim;
+        p->norm = keys ? 1 : 2;
+        if (strstr(rest, "norm=n")) p->norm = strstr(rest, "norm=n")[6] - '0';
+        rotated = !strstr(rest, "rot=none") && dim % 2 == 0;
     } else if (!strncmp(spec, "q8_0", 4) || !strncmp(spec, "q4_0", 4)) {
         p->bits = spec[1] - '0';
         p->family = p->bits == 8 ? ORACLE_Q8_0 : ORACLE_Q4_0;
@@ -156,6 +162,54 @@ static void ggml_group(const oracle_plan *p, const double *x, oracle_value **v, 
     }
 }
 
+/* What is subtracted from a code before it is multiplied by the scale. */
+static double zero_of(const oracle_plan *p)
+{
+    if (p->family == ORACLE_KIVI || p->family == ORACLE_F16) return 0;
+    return p->family == ORACLE_UNI && p->bits <= 3 ? (ldexp(1, p->bits) - 1) / 2 : ldexp(1, p->bits - 1);
+}
+
+/* Scale of the vector x whose codes are chosen: 0 the step; 1 |x| / |c|; 2 <x, x> / <x, c>; 3 <x, c> / <c, c>. */
+static void uni_scale(const oracle_plan *p, const double *x, oracle_value **v, int n, double step)
+{
+    double xx = 0, xc = 0, cc = 0;
+    for (int i = 0; i < n; i++) {
+        double c = v[i]->code - zero_of(p);
+        xx += x[i] * x[i], xc += x[i] * c, cc += c * c;
+    }
+    double scale = p->norm == 0 ? step : xx == 0 ? 0 : p->norm == 1 ? sqrt(xx / cc) : p->norm == 2 ? xx / xc : xc / cc;
+    for (int i = 0; i < n; i++) {
+        v[i]->scale = half(scale);
+        v[i]->min = 0;
+        v[i]->value = once((v[i]->code - zero_of(p)) * v[i]->scale);
+    }
+}
+
+/* 4 bits and more: the largest magnitude is 2^(bits-1) - 1 steps, codes to nearest around 2^(bits-1). Fewer: as many cells below 0 as
+ * above, their width that of the best uniform quantiser of a normal variable (Max, 1960), the outer ones open. */
+static double uni_step(const oracle_plan *p, const double *x, int n)
+{
+    static const double width[] = {0, 1.596, 0.9957, 0.5860};
+    double peak = 0, square = 0;
+    for (int i = 0; i < n; i++) {
+        peak = fmax(peak, fabs(x[i]));
+        square += x[i] * x[i];
+    }
+    return p->bits >= 4 ? peak / (ldexp(1, p->bits - 1) - 1) : sqrt(square / n) * width[p->bits];
+}
+
+static void uni_group(const oracle_plan *p, const double *x, oracle_value **v, int n)
+{
+    double step = uni_step(p, x, n), zero = zero_of(p), levels = ldexp(1, p->bits);
+    for (int i = 0; i < n; i++) {
+        double q = step > 0 ? x[i] / step : 0;
+        double code = p->bits >= 4 ? nearbyint(q) + zero : floor(q) + levels / 2;
+        v[i]->near = p->bits >= 4 ? fabs(q - floor(q) - 0.5) : fabs(q - nearbyint(q));
+        v[i]->code = (int)fmin(fmax(code, 0), levels - 1);
+    }
+    uni_scale(p, x, v, n, step);
+}
+
 static void encode_group(const oracle_plan *p, const double *x, oracle_value *out, int t0, int nt, int c0, int nc)
 {
     double member[1024] = {0};
@@ -168,6 +222,8 @@ static void encode_group(const oracle_plan *p, const double *x, oracle_value *ou
         }
     if (p->family == ORACLE_KIVI)
         kivi_group(p, member, place, n);
+    else if (p->family == ORACLE_UNI)
+        uni_group(p, member, place, n);
     else
         ggml_group(p, member, place, n);
 }
@@ -188,6 +244,23 @@ void oracle_encode(const oracle_plan *p, const float *x, oracle_value *out)
             for (int c = 0; c < p->dim; c += p->group)
                 encode_group(p, y, out, t, 1, c, p->dim - c < p->group ? p->dim - c : p->group);
     free(y);
+}
+
+void oracle_settle(const oracle_plan *p, const float *x, const oracle_value *got, double close, oracle_value *out)
+{
+    double row[1024], turned[1024];
+    oracle_value *place[1024];
+    for (int t = 0; t < TOKENS; t++) {
+        int moved = 0;
+        for (int c = 0; c < p->dim; c++) {
+            oracle_value *v = place[c] = &out[t * p->dim + c];
+            row[c] = turned[c] = half(x[t * p->dim + c]);
+            if (abs(v->code - got[t * p->dim + c].code) != 1 || v->near > close) continue;
+            v->code = got[t * p->dim + c].code, moved = 1;
+        }
+        if (p->rot) oracle_rotate(row, p->dim, p->rot, turned);
+        if (moved) uni_scale(p, turned, place, p->dim, uni_step(p, turned, p->dim));
+    }
 }
 
 /* ---- unpacking ---- */
@@ -260,8 +333,7 @@ void oracle_unpack(const oracle_plan *p, const void *record, oracle_value *out)
             size_t i = 2 * (size_t)(per_channel(p) ? t / p->group * padded(p) + c : c / p->group * TOKENS + t);
             v->scale = half_at(record, scales + i);
             if (p->family == ORACLE_KIVI) v->min = half_at(record, minima + i);
-            double zero = p->family == ORACLE_KIVI ? 0 : ldexp(1, p->bits - 1);
-            v->value = once(once((v->code - zero) * v->scale) + v->min);
+            v->value = once(once((v->code - zero_of(p)) * v->scale) + v->min);
         }
 }
 
@@ -298,7 +370,7 @@ int oracle_padding_is_zero(const oracle_plan *p, const void *record)
 
 static double term(const oracle_plan *p, const oracle_value *v, double multiplier, double *size)
 {
-    double zero = p->family == ORACLE_KIVI || p->family == ORACLE_F16 ? 0 : ldexp(1, p->bits - 1);
+    double zero = zero_of(p);
     double parts = p->family == ORACLE_F16 ? fabs(v->value) : fabs((v->code - zero) * v->scale) + fabs(v->min);
     *size += fabs(multiplier) * parts;
     return multiplier * v->value;

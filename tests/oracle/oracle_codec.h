@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-typedef enum oracle_family { ORACLE_F16, ORACLE_Q8_0, ORACLE_Q4_0, ORACLE_KIVI } oracle_family;
+typedef enum oracle_family { ORACLE_F16, ORACLE_Q8_0, ORACLE_Q4_0, ORACLE_KIVI, ORACLE_UNI } oracle_family;
 
 typedef struct oracle_plan {
     oracle_family family;
@@ -14,6 +14,7 @@ typedef struct oracle_plan {
     int bits;  /* of a code; 16 for f16 */
     int group; /* tokens (KIVI keys) or channels (everything else) that share a scale */
     int rot;   /* 0, or channels of one Hadamard block */
+    int norm;  /* uni: rule 0 to 3 of the scale */
 } oracle_plan;
 
 /* One value of a record: stored code, scale and minimum, and what they mean. near: how far the quotient was from the next rounding
@@ -28,6 +29,10 @@ int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *plan);
 
 /* What the definition makes of x[64][dim]: out[64][dim]. Rotates by a matrix first when the plan says so. */
 void oracle_encode(const oracle_plan *plan, const float *x, oracle_value *out);
+
+/* uni: where `got` has a neighbouring code and the quotient lay within `close` of the boundary, `out` of oracle_encode takes it, and
+ * the scale that belongs to the codes is made anew. */
+void oracle_settle(const oracle_plan *plan, const float *x, const oracle_value *got, double close, oracle_value *out);
 
 /* What a record says. */
 void oracle_unpack(const oracle_plan *plan, const void *record, oracle_value *out);

@@ -25,6 +25,7 @@ static const struct limit {
     {"q8_0", 0.5, "127 steps to the peak, nearest"},
     {"q4_0", 1.0, "8 steps to the peak; the other end has only 7, so a value of the other sign may lose a whole step"},
     {"kivi", 0.5, "2^bits - 1 steps over the range, nearest; a step above 65504 is cut, which costs no more than half the range"},
+    {"uni", 0.5, "nearest of the steps, the outer cells of 2 and 3 bits open; then the norm rule moves the scale, see uni_allowed"},
 };
 
 static const struct limit *limit_of(const char *spec)
@@ -38,19 +39,24 @@ static const struct limit *limit_of(const char *spec)
 typedef struct shape {
     int bits, group, tokens; /* tokens: the group runs along tokens */
     int rot;
+    int norm; /* rule of uni */
 } shape;
 
 static shape shape_of(const char *spec, kvf_side side, int dim)
 {
     shape s = {.group = 32};
-    if (!strncmp(spec, "kivi", 4)) {
+    if (!strncmp(spec, "uni", 3)) {
+        s.group = dim;
+        s.bits = spec[3] - '0';
+        s.norm = strstr(spec, "norm=n") ? strstr(spec, "norm=n")[6] - '0' : side == KVF_K ? 1 : 2;
+    } else if (!strncmp(spec, "kivi", 4)) {
         s.tokens = side == KVF_K;
         if (strchr(spec, '=')) s.group = atoi(strchr(spec, '=') + 1);
         s.bits = spec[4] - '0';
     } else {
         s.bits = spec[1] - '0';
     }
-    if (strstr(spec, "rot=h"))
+    if (strstr(spec, "rot=h") || (!strncmp(spec, "uni", 3) && dim % 2 == 0 && !strstr(spec, "rot=none")))
         for (s.rot = 1; dim % (2 * s.rot) == 0;) s.rot *= 2;
     return s;
 }
@@ -66,6 +72,27 @@ static void turn(double *x, int dim, int block)
                     x[i] = (a + b) / sqrt(2);
                     x[i + h] = (a - b) / sqrt(2);
                 }
+}
+
+/* uni: with y = x / step, codes c and |y_i - c_i| <= 1/2 (inside the outermost levels z), |y - c| <= sqrt(n) / 2 =: r. Then the scale
+ * is step * f, and
+ *   n0: f = 1      n1: f = |y| / |c|, |f - 1| <= r / |c|      n2: f = <y,y> / <y,c>, |f - 1| <= r |y| / <y,c>
+ * where |c| >= max(top code, |y| - r) and, as no code has the other sign, <y,c> >= max(top code^2, |y|^2 - r |y|). With 2 and 3 bits
+ * nothing bounds r, but no code is below 1/2: f <= |y| / (sqrt(n) / 2), or <y,y> / (sum |y| / 2). */
+static double uni_allowed(const shape *s, const double *x, int n, double value)
+{
+    static const double width[] = {0, 1.596, 0.9957, 0.5860};
+    double peak = 0, square = 0, sum = 0;
+    for (int i = 0; i < n; i++) peak = fmax(peak, fabs(x[i])), square += x[i] * x[i], sum += fabs(x[i]);
+    double top = s->bits >= 4 ? ldexp(1, s->bits - 1) - 1 : (ldexp(1, s->bits) - 1) / 2;
+    double step = s->bits >= 4 ? peak / top : sqrt(square / n) * width[s->bits];
+    if (step == 0) return 0;
+    double y = sqrt(square) / step, r = sqrt(n) / 2, moved = 0;
+    if (s->bits >= 4 && s->norm == 1) moved = r / fmax(top, y - r);
+    if (s->bits >= 4 && s->norm == 2) moved = r * y / fmax(top * top, y * y - r * y);
+    if (s->bits < 4) moved = 1 + (s->norm == 1 ? y / r : y * y / (sum / step / 2));
+    double inside = fmax(0.5, fabs(value) / step - top);
+    return step * (inside + top * moved) + top * fmax(step * (1 + moved) * 0x1p-11, 0x1p-25) + peak * 0x1p-20;
 }
 
 static double allowed(const struct limit *l, const shape *s, const double *x, int first, int n, int stride)
@@ -100,6 +127,7 @@ static void check_limits(const char *spec, kvf_side side, int dim, ci_kind kind,
             int g = s.tokens ? t / s.group * s.group : c / s.group * s.group;
             int n = s.tokens || dim - g > s.group ? s.group : dim - g;
             double most = allowed(l, &s, x, s.tokens ? g * dim + c : t * dim + g, n, s.tokens ? dim : 1);
+            if (!strcmp(l->codec, "uni")) most = uni_allowed(&s, x + t * dim, dim, x[t * dim + c]);
             most += 20 * 0x1p-24 * turned;
             double error = fabs(x[t * dim + c] - y[t * dim + c]);
             if (!(error <= most))
@@ -147,8 +175,8 @@ static void one_spec(const char *spec, kvf_side side, void *user)
             float *x = ci_alloc(n * sizeof *x);
             double *in = ci_alloc(n * sizeof *in), *out = ci_alloc(n * sizeof *out);
             ci_fill(x, dim, (ci_kind)kind, 21);
-            /* q4_0 after a rotation of huge rows: the scale itself saturates, which is the format's stated limit */
-            int beyond = kind == CI_LARGE && !strcmp(spec, "q4_0:rot=h");
+            /* q4_0 and uni after a rotation of huge rows: the scale itself saturates, which is the format's stated limit */
+            int beyond = kind == CI_LARGE && (!strcmp(spec, "q4_0:rot=h") || (!strncmp(spec, "uni", 3) && dim > 1));
             if (round_trip(spec, side, dim, x, in, out) && !beyond) check_limits(spec, side, dim, (ci_kind)kind, in, out);
             free(x), free(in), free(out);
         }
@@ -213,12 +241,39 @@ static void one_channel_a_thousand_times_larger(void **state)
     assert_true(relative_score_error(&big, 128, 8) < 0.15);
 }
 
+/* What the norm rules are for: n1 keeps the length of a row, n2 makes its score with itself right; each to within the f16 scale
+ * (2^-11, squared for a length) and f32. n0 does neither at 2 bits. */
+static void norm_rules_keep_what_they_promise(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"uni2", "uni3", "uni4", "uni8"};
+    sample s;
+    ci_fill(s.x, 128, CI_GAUSS, 9);
+    for (int i = 0; i < 4 * 3; i++) {
+        char spec[64];
+        double worst_length = 0, worst_score = 0;
+        snprintf(spec, sizeof spec, "%s:norm=n%d", specs[i / 3], i % 3);
+        encode_and_back(spec, KVF_V, 128, &s);
+        for (int t = 0; t < CI_TOKENS; t++) {
+            double xx = 0, xy = 0, yy = 0;
+            for (int c = t * 128; c < t * 128 + 128; c++) {
+                xx += (double)s.x[c] * s.x[c], xy += (double)s.x[c] * s.y[c], yy += (double)s.y[c] * s.y[c];
+            }
+            worst_length = fmax(worst_length, fabs(sqrt(yy / xx) - 1));
+            worst_score = fmax(worst_score, fabs(xy / xx - 1));
+        }
+        if (i % 3 == 1) assert_true(worst_length < 0x1p-11 + 1e-5);
+        if (i % 3 == 2) assert_true(worst_score < 0x1p-11 + 1e-5);
+        if (i == 0) assert_true(worst_length > 0.01 && worst_score > 0.01);
+    }
+}
+
 /* Exact zeros and no 0/0: rows where scales belong to tokens, channels where they belong to channels. */
 static void zero_rows_and_zero_channels(void **state)
 {
     (void)state;
     sample s;
-    static const char *const by_token[] = {"q8_0", "q4_0", "q8_0:rot=h", "q4_0:rot=h", "f16"};
+    static const char *const by_token[] = {"q8_0", "q4_0", "q8_0:rot=h", "q4_0:rot=h", "f16", "uni2", "uni3", "uni4", "uni8:norm=n0"};
     ci_fill(s.x, 128, CI_ZERO_ROW, 6);
     for (int side = KVF_K; side <= KVF_V; side++)
         for (size_t i = 0; i < sizeof by_token / sizeof *by_token; i++) {
@@ -358,6 +413,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_codec_keeps_its_limit),
         cmocka_unit_test(one_channel_a_thousand_times_larger),
+        cmocka_unit_test(norm_rules_keep_what_they_promise),
         cmocka_unit_test(zero_rows_and_zero_channels),
         cmocka_unit_test(constant_groups_are_exact),
         cmocka_unit_test(inputs_beyond_f16),

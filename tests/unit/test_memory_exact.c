@@ -356,6 +356,30 @@ static void test_sequence_ids_take_turns(void **state)
     assert_int_equal(heap.live, 0);
 }
 
+/* New sequences of one batch take different stores, whichever ids had them before. */
+static void test_new_sequences_of_one_batch(void **state)
+{
+    static const int pairs[][2] = {{0, 1}, {2, 3}, {0, 1}, {1, 2}, {0, 3}, {3, 1}, {0, 2}, {0, 1}};
+    (void)state;
+    ts_model m;
+    ts_row rows[100];
+    model(&m, PLAIN, 5);
+    kvf_cache *c = ts_create(&m), *clean = ts_create(&m);
+    ts_ok(kvf_reserve(c, 500, 2, 100));
+    ts_grow(clean, &m, 0, 1, 50, 50);
+    ts_grow(clean, &m, 1, 2, 50, 50);
+    for (int i = 0; i < COUNT(pairs); i++) {
+        for (int t = 0; t < 100; t++) rows[t] = (ts_row){pairs[i][t % 2], t / 2, 1 + (uint64_t)(t % 2)};
+        ts_feed(c, &m, rows, 100, 100, NULL);
+        ts_same_sequence(c, pairs[i][0], clean, 0, &m);
+        ts_same_sequence(c, pairs[i][1], clean, 1, &m);
+        for (int s = 0; s < 2; s++) ts_ok(kvf_seq_rm(c, pairs[i][s], 0, -1));
+        full(c, &m, (kvf_token[]){{0, 0}, {1, 0}, {3, 0}}, 3);
+    }
+    kvf_cache_free(&c);
+    kvf_cache_free(&clean);
+}
+
 /* Removing and refilling within the limits, again and again: no allocation and no damage. */
 static void test_refilling_within_a_reserve(void **state)
 {
@@ -366,7 +390,7 @@ static void test_refilling_within_a_reserve(void **state)
     model(&m, PLAIN, 5);
     m.params.allocator = &heap.hooks;
     kvf_cache *c = ts_create(&m);
-    ts_ok(kvf_reserve(c, 640, 1, 100));
+    ts_ok(kvf_reserve(c, 648, 1, 100)); /* a few more, for the rows that the comparison asks with */
     ts_grow(c, &m, 0, 1, 640, 100);
     long calls = heap.calls;
     for (int round = 0; round < 30; round++) { /* whole refills, deep cuts, short cuts */
@@ -422,6 +446,7 @@ int main(void)
         cmocka_unit_test(test_batch_beyond_a_reserve),
         cmocka_unit_test(test_copy_beyond_a_reserve),
         cmocka_unit_test(test_sequence_ids_take_turns),
+        cmocka_unit_test(test_new_sequences_of_one_batch),
         cmocka_unit_test(test_refilling_within_a_reserve),
         cmocka_unit_test(test_reserve_refused),
     };
