@@ -142,27 +142,15 @@ static void widen(const fold *f, const uint16_t *rows, int layer, int head, int 
     }
 }
 
-/* One side: the sink and the window are exact, sealed blocks are what the codec makes of them. */
+/* One side: the history as the cache holds it, then the row of the open batch. */
 static int decode_side(const fold *f, kvf_side side, int layer, int head, float *x)
 {
     const bench_shape *s = &f->data->shape;
-    const char *spec = side == KVF_K ? f->params.k : f->params.v;
-    const uint16_t *rows = side == KVF_K ? f->data->k : f->data->v;
-    size_t dim = (size_t)s->head_dim;
-    kvf_spec_info info;
-    if (kvf_spec_check(spec, side, s->head_dim, &info, NULL, 0) != KVF_OK) return -1;
-    void *record = aligned_alloc(64, info.block_bytes);
-    if (!record) return -1;
-    int code = KVF_OK, history = s->context - 1;
-    widen(f, rows, layer, head, 0, s->context, x);
-    for (int b = 0; code == KVF_OK && b < sealed_blocks(f); b++) {
-        float *block = x + (size_t)b * KVF_BLOCK * dim;
-        code = kvf_op_encode(spec, side, s->head_dim, block, record);
-        if (code == KVF_OK) code = kvf_op_decode(spec, side, s->head_dim, record, block);
-    }
-    free(record);
-    widen(f, rows, layer, head, 0, f->params.sink < history ? f->params.sink : history, x);
-    return code == KVF_OK ? 0 : -1;
+    const int history = s->context - 1;
+    for (int t = 0; t < history; t++)
+        if (kvf_seq_read(f->cache, 0, layer, side, head, t, x + (size_t)t * (size_t)s->head_dim) != KVF_OK) return -1;
+    widen(f, side == KVF_K ? f->data->k : f->data->v, layer, head, history, 1, x + (size_t)history * (size_t)s->head_dim);
+    return 0;
 }
 
 static int decode(void *self, int layer, int head, float *k, float *v)

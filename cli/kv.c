@@ -147,6 +147,7 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
     if (s->k || s->v) c->preset = NULL;
     c->k = s->k ? s->k : c->k;
     c->v = s->v ? s->v : c->v;
+    c->by_default = !s->kv && !s->k && !s->v;
     c->cpu = s->cpu;
     c->sink = s->sink >= 0 ? (int32_t)s->sink : c->sink;
     c->recent = s->recent >= 0 ? (int32_t)s->recent : c->recent;

@@ -44,6 +44,7 @@ typedef struct kv_override {
 typedef struct kv_choice {
     const char *preset; /* NULL when the codecs were named one by one */
     const char *k, *v, *cpu;
+    bool by_default; /* nobody asked for these codecs: layers that they do not fit get others */
     int32_t sink, recent;
     kv_override override[CLI_LIST_MOST]; /* the last one that names a layer holds */
     int n_overrides;

@@ -38,7 +38,9 @@ static int load_model(session *s, const run_settings *set)
     const char *reason = cli_capture_end();
     if (!s->model) return cli_interrupted() ? CLI_DONE : load_failed(set->model, reason);
     s->vocab = llama_model_get_vocab(s->model);
-    return CLI_GO;
+    if (llama_vocab_type(s->vocab) != LLAMA_VOCAB_TYPE_NONE) return CLI_GO;
+    cli_error("'%s' has no tokenizer: text cannot be turned into its tokens", set->model);
+    return CLI_CANNOT;
 }
 
 /* ---- context --------------------------------------------------------------------------------------------------------------- */
@@ -88,8 +90,8 @@ static void fold_params(kvf_llama_params *kp, const session *s, const run_settin
     kp->n_ctx = set->context;
     kp->n_batch = (int32_t)set->batch;
     if (set->ubatch > 0 && (set->batch == 0 || set->ubatch < set->batch)) kp->n_batch = (int32_t)set->ubatch;
-    kp->k = s->kv.k;
-    kp->v = s->kv.v;
+    kp->k = s->kv.by_default ? NULL : s->kv.k;
+    kp->v = s->kv.by_default ? NULL : s->kv.v;
     kp->kv_layer = s->kv.layers.data;
     kp->sink = s->kv.sink;
     kp->recent = s->kv.recent;

@@ -86,7 +86,7 @@ static void of_layer(const model_file *m, const char *key, int32_t il, int64_t *
 
 static int read_layer(shape_layer *l, const model_file *m, int32_t il)
 {
-    int64_t heads = 0, kv_heads, embedding = 0, k_dim = 0, v_dim = 0, k_mla = 0, v_mla = 0;
+    int64_t heads = 0, kv_heads, embedding = 0, k_dim = 0, v_dim = 0, k_mla = 0, v_mla = 0, rope = 0;
     of_layer(m, "attention.head_count", il, &heads);
     kv_heads = heads;
     of_layer(m, "attention.head_count_kv", il, &kv_heads);
@@ -109,6 +109,8 @@ static int read_layer(shape_layer *l, const model_file *m, int32_t il)
     l->k_dim = (int32_t)k_dim;
     l->v_dim = (int32_t)v_dim;
     l->v_in_k = k_mla > 0 && v_mla > 0;
+    model_file_int(m, "rope.dimension_count", &rope);
+    l->rope_dims = rope > 0 && rope <= k_dim ? (int32_t)(rope & ~(int64_t)1) : (int32_t)(k_dim & ~(int64_t)1);
     return CLI_GO;
 }
 
@@ -164,6 +166,8 @@ void shape_free(shape *s)
 
 /* ---- sizes ----------------------------------------------------------------------------------------------------------------- */
 
+static const double no_turn[512];
+
 void shape_params(const shape *s, const kv_choice *kv, kvf_params *p, kvf_layer **layers, char *error, size_t error_size)
 {
     int32_t n = 0;
@@ -181,7 +185,10 @@ void shape_params(const shape *s, const kv_choice *kv, kvf_params *p, kvf_layer 
         to->window = l->window;
         to->v_in_k = l->v_in_k;
         to->share = l->share < 0 ? -1 : index[l->share];
+        to->rope_dims = l->rope_dims; /* sizes do not depend on how fast they turn */
+        to->rope_freq = no_turn;
         kv_choice_of_layer(kv, il, &to->k, &to->v);
+        if (l->v_in_k && kv->by_default && !to->k) to->k = "q8_0"; /* as the adapter does */
     }
     free(index);
     kvf_params_init(p);

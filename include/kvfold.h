@@ -280,6 +280,10 @@ KVF_API int kvf_seq_keep(kvf_cache *cache, int32_t seq);
 /* Last position given to the sequence, -1 when empty. The next position is this plus one, whatever rows are kept. */
 KVF_API int32_t kvf_seq_pos_max(const kvf_cache *cache, int32_t seq);
 
+/* One row of one KV head as attention sees it, out[k_dim or v_dim]: exact rows as they are, packed ones decoded with everything that
+ * was done before coding undone. For tests and measurements: it decodes a whole block. KVF_E_POSITION when no such row is held. */
+KVF_API int kvf_seq_read(kvf_cache *cache, int32_t seq, int32_t layer, kvf_side side, int32_t head, int32_t pos, float *out);
+
 /* ---- numbers -------------------------------------------------------------------------------------------------------------- */
 
 typedef struct kvf_stats_t {

@@ -58,7 +58,9 @@ static int canonical_spec(kvf_llama *h, const kvfi_host_layer *l, kvf_side side,
 /* A layer that shares shows its owner's codecs; latent attention has none for values. */
 static int choose_specs(kvf_llama *h)
 {
+    static const char latent_default[] = "q8_0";
     const char *k, *v;
+    int32_t latent = 0;
     default_preset(&k, &v);
     for (int32_t i = 0; i < h->n_attn; i++) {
         kvfi_host_layer *l = &h->attn[i];
@@ -67,12 +69,17 @@ static int choose_specs(kvf_llama *h)
             memcpy(l->v, h->attn[l->share].v, sizeof l->v);
             continue;
         }
-        int rc = canonical_spec(h, l, KVF_K, l->k, chosen(l->k, h->k, k));
+        const char *fallback = l->v_in_k ? latent_default : k;
+        if (l->v_in_k && !*l->k && !h->k) latent++;
+        int rc = canonical_spec(h, l, KVF_K, l->k, chosen(l->k, h->k, fallback));
         if (!rc) rc = check_latent(h, l, l->k);
         if (!rc && !l->v_in_k) rc = canonical_spec(h, l, KVF_V, l->v, chosen(l->v, h->v, v));
         if (rc) return rc;
         if (l->v_in_k) l->v[0] = 0;
     }
+    if (latent)
+        kvfi_host_log(h, KVF_LOG_WARN, "latent attention in %d layers: %s there, as the default %s does not fit it", (int)latent,
+                      latent_default, k);
     return KVF_OK;
 }
 

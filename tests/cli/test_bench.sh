@@ -9,7 +9,7 @@ succeeds bench_json "${small[@]}" --context 200 --kv f16/f16,kivi4:group=64/q4_0
 json bench_machine 'all(isinstance(o["machine"][k], str) and o["machine"][k] for k in ("processor", "kvfold", "cpu", "libllama", "ggml"))'
 json bench_shape 'o["shape"] == {"q_heads": 6, "kv_heads": 2, "head_dim": 64, "context": 200, "threads": 1}'
 json bench_row_fields 'all(isinstance(r[k], number) for r in o["rows"] for k in ("us_median", "us_min", "us_max", "bytes", "samples", "noise"))'
-json bench_our_rows '[r["name"] for r in o["rows"] if "llama" not in r["name"]] == ["f16/f16", "kivi4:group=64/q4_0:rot=h", "kivi4/kivi4"]'
+json bench_our_rows '[r["name"] for r in o["rows"] if "llama" not in r["name"]] == ["f16/f16", "kivi4:group=64/q4_0:rot=h", "uni4/uni4"]'
 json bench_llama_rows '{r["name"] for r in o["rows"] if "llama" in r["name"]} == {"llama-f16-noflash", "llama-q8_0/f16-noflash", "llama-f16-flash", "llama-q8_0-flash", "llama-q4_0-flash"}'
 json bench_times 'all(0 < r["us_min"] <= r["us_median"] <= r["us_max"] and r["samples"] == 9 for r in o["rows"])'
 json bench_right 'all(0 < r["error"] < (3e-2 if "llama" in r["name"] else 2e-3) for r in o["rows"])'

@@ -127,18 +127,18 @@ static void every_codec_agrees_with_its_oracle(void **state)
     assert_true(count.values > 100000 && count.moved * 10000 < count.values);
 }
 
-/* Options that no example names: every norm rule at every number of bits, turned and not. */
+/* Options that no example names: every norm rule, turned and not. */
 static void norm_rules_agree_with_their_oracle(void **state)
 {
     (void)state;
-    static const int sizes[] = {1, 40, 64, 128};
+    static const int sizes[] = {1, 40, 64}, bits[] = {2, 3, 4, 7};
     work count = {0, 0};
     char spec[64];
-    for (int bits = 2; bits <= 8; bits++)
+    for (int b = 0; b < 4; b++)
         for (int i = 0; i < 16; i++)
             for (int kind = 0; kind < CI_KIND_COUNT; kind++) {
-                snprintf(spec, sizeof spec, "uni%d:norm=n%d%s", bits, i % 4, i & 4 ? ",rot=none" : "");
-                for (int d = 0; d < 4; d++) one(spec, i & 8 ? KVF_V : KVF_K, sizes[d], (ci_kind)kind, &count);
+                snprintf(spec, sizeof spec, "uni%d:norm=n%d%s", bits[b], i % 4, i & 4 ? ",rot=none" : "");
+                for (int d = 0; d < 3; d++) one(spec, i & 8 ? KVF_V : KVF_K, sizes[d], (ci_kind)kind, &count);
             }
     assert_true(count.values > 100000 && count.moved * 10000 < count.values);
 }

@@ -79,20 +79,30 @@ static void turn(double *x, int dim, int block)
  *   n0: f = 1      n1: f = |y| / |c|, |f - 1| <= r / |c|      n2: f = <y,y> / <y,c>, |f - 1| <= r |y| / <y,c>
  * where |c| >= max(top code, |y| - r) and, as no code has the other sign, <y,c> >= max(top code^2, |y|^2 - r |y|). With 2 and 3 bits
  * nothing bounds r, but no code is below 1/2: f <= |y| / (sqrt(n) / 2), or <y,y> / (sum |y| / 2). */
-static double uni_allowed(const shape *s, const double *x, int n, double value)
+typedef struct uni_row {
+    double step, top, moved, peak;
+} uni_row;
+
+static uni_row uni_row_of(const shape *s, const double *x, int n)
 {
     static const double width[] = {0, 1.596, 0.9957, 0.5860};
     double peak = 0, square = 0, sum = 0;
     for (int i = 0; i < n; i++) peak = fmax(peak, fabs(x[i])), square += x[i] * x[i], sum += fabs(x[i]);
     double top = s->bits >= 4 ? ldexp(1, s->bits - 1) - 1 : (ldexp(1, s->bits) - 1) / 2;
     double step = s->bits >= 4 ? peak / top : sqrt(square / n) * width[s->bits];
-    if (step == 0) return 0;
+    if (step == 0) return (uni_row){0};
     double y = sqrt(square) / step, r = sqrt(n) / 2, moved = 0;
     if (s->bits >= 4 && s->norm == 1) moved = r / fmax(top, y - r);
     if (s->bits >= 4 && s->norm == 2) moved = r * y / fmax(top * top, y * y - r * y);
     if (s->bits < 4) moved = 1 + (s->norm == 1 ? y / r : y * y / (sum / step / 2));
-    double inside = fmax(0.5, fabs(value) / step - top);
-    return step * (inside + top * moved) + top * fmax(step * (1 + moved) * 0x1p-11, 0x1p-25) + peak * 0x1p-20;
+    return (uni_row){step, top, moved, peak};
+}
+
+static double uni_allowed(const uni_row *u, double value)
+{
+    if (u->step == 0) return 0;
+    double inside = fmax(0.5, fabs(value) / u->step - u->top);
+    return u->step * (inside + u->top * u->moved) + u->top * fmax(u->step * (1 + u->moved) * 0x1p-11, 0x1p-25) + u->peak * 0x1p-20;
 }
 
 static double allowed(const struct limit *l, const shape *s, const double *x, int first, int n, int stride)
@@ -120,14 +130,16 @@ static void check_limits(const char *spec, kvf_side side, int dim, ci_kind kind,
 {
     const struct limit *l = limit_of(spec);
     shape s = shape_of(spec, side, dim);
+    int uni = !strcmp(l->codec, "uni");
     for (int t = 0; t < CI_TOKENS; t++) {
         double turned = 0;
+        uni_row row = uni ? uni_row_of(&s, x + t * dim, dim) : (uni_row){0};
         for (int i = 0; i < dim && s.rot; i++) turned = fmax(turned, fabs(x[t * dim + i]));
         for (int c = 0; c < dim; c++) {
             int g = s.tokens ? t / s.group * s.group : c / s.group * s.group;
             int n = s.tokens || dim - g > s.group ? s.group : dim - g;
-            double most = allowed(l, &s, x, s.tokens ? g * dim + c : t * dim + g, n, s.tokens ? dim : 1);
-            if (!strcmp(l->codec, "uni")) most = uni_allowed(&s, x + t * dim, dim, x[t * dim + c]);
+            double most = uni ? uni_allowed(&row, x[t * dim + c])
+                              : allowed(l, &s, x, s.tokens ? g * dim + c : t * dim + g, n, s.tokens ? dim : 1);
             most += 20 * 0x1p-24 * turned;
             double error = fabs(x[t * dim + c] - y[t * dim + c]);
             if (!(error <= most))

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: MIT
+ * Reading rows back as attention sees them: exact ones as they are, packed ones decoded, with transform and stages undone. */
+#include "base/half.h"
+#include "cache/cache.h"
+
+#include <string.h>
+
+typedef struct reader {
+    kvf_cache *c;
+    const kvfi_sequence *s;
+    const kvfi_store *st;
+    int32_t store, side, head, dim;
+} reader;
+
+/* One exact row. */
+static void read_exact(const reader *r, size_t offset, size_t row_bytes, size_t row, float *out)
+{
+    const uint8_t *at = r->s->exact + offset + row * row_bytes;
+    for (int32_t d = 0; d < r->dim; d++) {
+        uint16_t half;
+        memcpy(&half, at + 2 * (size_t)d, 2);
+        out[d] = kvfi_half_to_float(half);
+    }
+}
+
+static int from_sink(const reader *r, int64_t pos, float *out)
+{
+    const int64_t i = pos - r->s->start;
+    if (!r->s->has_sink || i < 0 || i >= r->c->g.sink || !(r->s->sink_alive >> i & 1)) return 0;
+    const int values = r->side == KVF_V && !r->st->v_in_k;
+    read_exact(r, values ? r->st->sink_v : r->st->sink_k, values ? r->st->v_row : r->st->k_row,
+               (size_t)r->head * (size_t)r->c->g.sink + (size_t)i, out);
+    return 1;
+}
+
+static int from_window(const reader *r, int64_t pos, float *out)
+{
+    const int64_t i = pos - r->s->open_pos;
+    if (i < 0 || i >= r->s->open || (r->s->open_dead[i / KVF_BLOCK] >> i % KVF_BLOCK & 1)) return 0;
+    const int values = r->side == KVF_V && !r->st->v_in_k;
+    const size_t slot = (size_t)((r->s->open_slot + i) % r->c->g.window_rows);
+    read_exact(r, values ? r->st->window_v : r->st->window_k, values ? r->st->v_row : r->st->k_row,
+               (size_t)r->head * (size_t)r->c->g.window_rows + slot, out);
+    return 1;
+}
+
+static void undo_stages(const reader *r, uint8_t *row, float *x)
+{
+    float centre[1024];
+    const uint8_t *table = kvfi_table(r->c, r->s, *kvfi_row_epoch(row), r->st);
+    const float *scale = kvfi_table_scale(table, r->st, r->head);
+    kvfi_centre(kvfi_table_c0(table, r->st, r->head), r->st->k.dim, r->st->pairs, kvfi_table_turns(table) ? r->st->n_pairs : 0,
+                *kvfi_row_first(row) / KVFI_SEGMENT, centre);
+    for (int32_t d = 0; d < r->st->k.dim; d++) x[d] = x[d] * scale[d] + centre[d];
+}
+
+/* Token t of a block: the whole record is decoded, which costs nothing that matters here. */
+static void from_block(const reader *r, uint8_t *row, uint32_t id, int32_t t, float *out)
+{
+    const int values = r->side == KVF_V && !r->st->v_in_k;
+    const kvf_part *part = values ? &r->st->v : &r->st->k;
+    const uint8_t *record = kvfi_pool_data(&r->c->pools[r->store], id) + (size_t)r->head * r->st->record_bytes;
+    float *tile = (float *)(void *)(r->c->attend.slots + r->c->g.slot_tile_k), x[1024];
+    r->c->kernels.kind[part->kind].unfold(part, record + (values ? r->st->k.bytes : 0), tile);
+    for (int32_t d = 0; d < part->dim; d++)
+        x[d] = values ? tile[(size_t)t * (size_t)part->dim_pad + (size_t)d] : tile[(size_t)d * KVF_BLOCK + (size_t)t];
+    if (part->rot) r->c->kernels.hadamard(x, (size_t)part->dim, 1, part->dim, part->rot);
+    if (!values && r->st->self) undo_stages(r, row, x);
+    memcpy(out, x, (size_t)r->dim * sizeof *out);
+}
+
+static int from_body(const reader *r, int64_t pos, float *out)
+{
+    for (int32_t b = r->s->first_block[r->store]; b < r->s->n_blocks; b++) {
+        uint8_t *row = kvfi_row(r->c, r->s, b);
+        const int64_t t = pos - *kvfi_row_first(row);
+        const uint32_t id = kvfi_row_ids(r->c, row)[r->store];
+        if (t < 0 || t >= KVF_BLOCK || id == KVFI_NO_BLOCK) continue;
+        if (!(kvfi_row_valid(r->c, row)[r->st->first_head + r->head] >> t & 1)) continue;
+        from_block(r, row, id, (int32_t)t, out);
+        return 1;
+    }
+    return 0;
+}
+
+static int check_read(kvf_cache *c, int32_t seq, int32_t layer, kvf_side side, int32_t head, const float *out)
+{
+    if (seq < 0 || seq >= c->g.max_sequences)
+        return kvfi_fail(c, KVF_E_ARG, "read: sequence %d; allowed are 0 to %d", (int)seq, (int)c->g.max_sequences - 1);
+    if (layer < 0 || layer >= c->g.n_layers)
+        return kvfi_fail(c, KVF_E_ARG, "read: layer %d; allowed are 0 to %d", (int)layer, (int)c->g.n_layers - 1);
+    if (head < 0 || head >= c->g.layers[layer].kv_heads)
+        return kvfi_fail(c, KVF_E_ARG, "read: layer %d, head %d; allowed are 0 to %d", (int)layer, (int)head,
+                         (int)c->g.layers[layer].kv_heads - 1);
+    if ((side != KVF_K && side != KVF_V) || !out) return kvfi_fail(c, KVF_E_ARG, "read: a side and a place for the row are needed");
+    return c->attend.open ? kvfi_fail(c, KVF_E_STATE, "read: an attention is open; end it first") : KVF_OK;
+}
+
+int kvf_seq_read(kvf_cache *c, int32_t seq, int32_t layer, kvf_side side, int32_t head, int32_t pos, float *out)
+{
+    if (!c) return KVF_E_ARG;
+    c->error[0] = 0;
+    int rc = check_read(c, seq, layer, side, head, out);
+    if (rc) return rc;
+    const kvfi_layer *l = &c->g.layers[layer];
+    reader r = {c, &c->sequences[seq], &c->g.stores[l->store], l->store, (int32_t)side, head, side == KVF_K ? l->k_dim : l->v_dim};
+    if (r.s->used && (from_window(&r, pos, out) || from_sink(&r, pos, out) || from_body(&r, pos, out))) return KVF_OK;
+    return kvfi_fail(c, KVF_E_POSITION, "read: layer %d, head %d holds no row at position %d of sequence %d", (int)layer, (int)head,
+                     (int)pos, (int)seq);
+}
