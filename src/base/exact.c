@@ -13,8 +13,8 @@ static double nearest(double x)
     return shifted - 6755399441055744.0;
 }
 
-/* pi/2 in three parts of 33 bits each, so that k times a part is exact for |k| < 2^20 (Cody and Waite, 1980). */
-static const double HALF_PI_1 = 0x1.921fb544p+0, HALF_PI_2 = 0x1.0b4611a6p-34, HALF_PI_3 = 0x1.3198a2e037073p-69;
+/* pi/2 in five parts, the first four of 22 bits, so that k times a part is exact for |k| < 2^31 (Cody and Waite, 1980). */
+static const double HALF_PI[5] = {0x1.921fb00000000p+0, 0x1.5110b00000000p-22, 0x1.1846980000000p-44, 0x1.3198a00000000p-69, 0x1.701b839a25205p-92};
 
 /* Taylor series on [-pi/4, pi/4]: the first term left out is below 2^-56 of the result. */
 static double series_sine(double x)
@@ -38,7 +38,8 @@ static double series_cosine(double x)
 void kvfi_sincos(double x, double *sine, double *cosine)
 {
     double k = nearest(x * 0x1.45f306dc9c883p-1); /* 2 / pi */
-    double r = ((x - k * HALF_PI_1) - k * HALF_PI_2) - k * HALF_PI_3;
+    double r = x;
+    for (int i = 0; i < 5; i++) r -= k * HALF_PI[i];
     double s = series_sine(r), c = series_cosine(r);
     switch ((int64_t)k & 3) {
     case 0: *sine = s, *cosine = c; break;
@@ -51,7 +52,8 @@ void kvfi_sincos(double x, double *sine, double *cosine)
 double kvfi_log2(double x)
 {
     uint64_t bits;
-    if (!(x >= 0x1p-1022 && x < HUGE_VAL)) return x > 0 ? HUGE_VAL : x == 0 ? -HUGE_VAL : NAN;
+    if (x > 0 && x < 0x1p-1022) return kvfi_log2(x * 0x1p54) - 54;
+    if (!(x > 0 && x < HUGE_VAL)) return x > 0 ? HUGE_VAL : x == 0 ? -HUGE_VAL : NAN;
     memcpy(&bits, &x, 8);
     int64_t exponent = (int64_t)(bits >> 52) - 1023;
     bits = (bits & 0xfffffffffffffu) | 0x3ff0000000000000u;
