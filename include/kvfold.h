@@ -310,7 +310,7 @@ typedef struct kvf_stats_t {
 
 KVF_API int kvf_stats(const kvf_cache *cache, kvf_stats_t *s);
 
-/* `accounted` of a cache made with p that holds one sequence of n_tokens rows appended from position 0, before it exists.
+/* `accounted` of a cache made with p that holds one sequence of n_tokens rows (0 to 2^36) appended from position 0, before it exists.
  * Negative kvf_error on failure (p->error says why). */
 KVF_API int64_t kvf_bytes(const kvf_params *p, int64_t n_tokens);
 

@@ -260,7 +260,7 @@ int kvf_reserve(kvf_cache *c, int64_t tokens, int32_t sequences, int32_t batch)
     if (!c) return KVF_E_ARG;
     const kvfi_geometry *g = &c->g;
     c->error[0] = 0;
-    if (tokens < 1 || tokens > (int64_t)1 << 36)
+    if (tokens < 1 || tokens > KVFI_TOKENS_MOST)
         return kvfi_fail(c, KVF_E_ARG, "reserve: %lld tokens; allowed are 1 to 2^36", (long long)tokens);
     if (sequences < 1 || sequences > g->max_sequences)
         return kvfi_fail(c, KVF_E_ARG, "reserve: %d sequences; allowed are 1 to max_sequences (%d)", (int)sequences,

@@ -71,7 +71,10 @@ typedef struct kvfi_geometry {
     size_t fixed_bytes;    /* everything that exists from creation on */
 } kvfi_geometry;
 
-/* What `blocks` (sealed ones) a sequence of n rows appended from position 0 holds. */
+/* Sizes of so many tokens fit 63 bits at up to 64 MiB a token. */
+#define KVFI_TOKENS_MOST ((int64_t)1 << 36)
+
+/* Sealed blocks of a sequence of so many rows, appended from position 0. */
 int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows);
 
 /* Blocks that a store keeps of a sequence with `sealed` blocks whose next position is `next` (first position 0). */

@@ -183,8 +183,9 @@ int64_t kvf_bytes(const kvf_params *p, int64_t n_tokens)
     kvfi_geometry g;
     int rc = kvfi_geometry_open(p, &a, &g);
     if (rc) return rc;
-    if (n_tokens < 0) kvfi_sentence(p->error, p->error_size, "bytes: %lld tokens; allowed are 0 and more", (long long)n_tokens);
-    int64_t bytes = n_tokens < 0 ? KVF_E_ARG : bytes_of(&g, n_tokens);
+    const int allowed = n_tokens >= 0 && n_tokens <= KVFI_TOKENS_MOST;
+    if (!allowed) kvfi_sentence(p->error, p->error_size, "bytes: %lld tokens; allowed are 0 to 2^36", (long long)n_tokens);
+    int64_t bytes = allowed ? bytes_of(&g, n_tokens) : KVF_E_ARG;
     kvfi_geometry_free(&g, &a);
     return bytes;
 }
