@@ -360,7 +360,8 @@ KVF_API int kvf_op_unpack(const uint8_t *packed, size_t n, int32_t bits, uint8_t
  * over groups of x[tokens][dim]: axis 0, `group` consecutive tokens of one channel (keys); axis 1, `group` consecutive channels
  * of one token (values). The last group may be short. scale and zero have shape [ceil(tokens/group)][dim] (axis 0) or
  * [tokens][ceil(dim/group)] (axis 1) and are rounded to `stored` (KVF_F16 or KVF_F32) before coding. scale is at least 1e-8
- * as f32; a constant group gets codes 0 and comes back exactly. */
+ * as f32 before rounding (0 for a constant group stored as f16); a constant group gets codes 0 and comes back exactly.
+ * KVF_E_NONFINITE: NaN, infinity, or a magnitude above half the f32 range. */
 KVF_API int kvf_op_kivi_quantise(const float *x, int64_t tokens, int64_t dim, int32_t bits, int32_t group, int32_t axis,
                                  kvf_type stored, uint8_t *codes, float *scale, float *zero);
 /* x = code * scale + zero, multiplication and addition rounded apart. */
@@ -372,7 +373,8 @@ KVF_API int kvf_op_kivi_dequantise(const uint8_t *codes, const float *scale, con
 KVF_API int kvf_op_hadamard(float *x, int64_t n, int64_t dim, int32_t block);
 
 /* Encodes 64 tokens of one head, x[64][head_dim], into a record of kvf_spec_info.block_bytes bytes (64-byte aligned) as the
- * cache would, and back. */
+ * cache would, and back. Rows are rounded to f16 first (saturating); NaN and infinity are refused. Stages that come from a
+ * prompt (centre, channel scale) are left out. Both allocate scratch. */
 KVF_API int kvf_op_encode(const char *spec, kvf_side side, int32_t head_dim, const float *x, void *record);
 KVF_API int kvf_op_decode(const char *spec, kvf_side side, int32_t head_dim, const void *record, float *x);
 
