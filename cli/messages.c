@@ -93,7 +93,7 @@ static void on_log(enum ggml_log_level level, const char *text, void *user)
     if (level != GGML_LOG_LEVEL_ERROR) return;
     if (state.capturing)
         keep_first(text);
-    else if (!state.verbose)
+    else if (!state.verbose && !cli_interrupted()) /* an interrupted decode fails by intent */
         fputs(text, stderr);
 }
 

@@ -156,7 +156,7 @@ KVF_API void kvf_cache_free(kvf_cache **cache);
 
 /* Maps everything that `sequences` sequences of together `tokens` tokens and batches of `batch` rows need, touching nothing.
  * Afterwards batch, attend and sequence calls within those limits never allocate, and those beyond fail with KVF_E_FULL.
- * May be called again to grow. Without it the cache grows when needed, in kvf_batch_begin, kvf_seq_cp and kvf_attend_begin. */
+ * A cut into packed blocks leaves one partly empty; room for 8 such blocks a sequence is added. May be called again to grow. Without it the cache grows when needed, in kvf_batch_begin, kvf_seq_cp and kvf_attend_begin. */
 KVF_API int kvf_reserve(kvf_cache *cache, int64_t tokens, int32_t sequences, int32_t batch);
 
 /* The sentence of the last failure on this cache, "" when none. Valid until the next call. */
@@ -203,7 +203,8 @@ KVF_API int kvf_batch_abort(kvf_cache *cache);
  *   s_ij = scale * <q_i, k_j>;  softcap c > 0: s_ij = c * tanh(s_ij / c);  plus bias
  *   out_i = sum_j softmax_j(s_ij) v_j       in f32, streamed (online softmax: Milakov and Gimelshein, arXiv 1805.02867)
  * History (rows of earlier batches of the same sequence) is masked by stored positions: causal, and `window` of the layer.
- * The batch's own rows are given as exact tail. A row that sees nothing gives zeros and log-sum-exp -inf. */
+ * The batch's own rows are given as exact tail. A row that sees nothing gives zeros and log-sum-exp -inf. Queries, keys, values,
+ * slopes and sinks are checked to be finite; that their products fit f32 is the caller's business. */
 typedef struct kvf_attention {
     uint32_t size;          /* sizeof(kvf_attention) */
     int32_t layer;
@@ -212,7 +213,7 @@ typedef struct kvf_attention {
     kvf_view v;             /* tail values [cells][kv_heads][v_dim]; ignored for v_in_k */
     const int32_t *cells;   /* [rows]: row j of the batch is row cells[j] of k and v and column cells[j] of the mask; NULL: j */
     const void *mask;       /* [rows][columns], added to the scores of the tail after multiplication by the head's slope (1 if
-                               slopes is NULL); -inf hides. NULL: same sequence, causal, window, ALiBi from positions */
+                               slopes is NULL); finite or -inf, which hides; not checked. NULL: same sequence, causal, window, ALiBi from positions */
     int32_t mask_type;      /* kvf_type */
     int32_t reserved0;
     int64_t mask_stride;    /* bytes from one query row of the mask to the next */
@@ -242,7 +243,7 @@ typedef struct kvf_plan {
  * stay valid until kvf_attend_end. Only one plan may be open. Allocates only if not reserved. */
 KVF_API int kvf_attend_begin(kvf_cache *cache, const kvf_attention *a, kvf_plan *plan);
 
-/* Does part i (0 .. parts-1): any thread, any order, each once. */
+/* Does part i (0 .. parts-1): any thread, any order. A part that was done already is not done again. */
 KVF_API void kvf_attend_part(const kvf_plan *plan, int32_t i);
 
 /* Merges the parts by their log-sum-exp and writes `out` and `lse`; closes the plan. KVF_E_STATE when a part was not done: the plan

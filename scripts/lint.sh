@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# lint.sh [--format]: the style of the whole tree, whatever is committed. Formatting, blanks, compiler warnings as errors, and static
-# analysis where clang-tidy or cppcheck is present. --format formats instead of complaining.
+# lint.sh [--format]: the style of the whole tree, committed or not: formatting, blanks, compiler warnings as errors, and static
+# analysis where cppcheck or clang-tidy is present. --format formats instead of complaining.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 2
 bad=0
@@ -33,8 +33,9 @@ for file in "${sources[@]}" scripts/* tests/run tests/*/*.sh tests/*/*.py Makefi
 done
 
 note "compiler warnings as errors"
-{ cmake --preset lint && cmake --build build-lint -j "$(nproc)"; } >build-lint.log 2>&1 ||
-    { grep -E 'error|warning' build-lint.log; complain "the compiler warns (build-lint.log)"; }
+mkdir -p build-lint
+{ cmake --preset lint && cmake --build build-lint -j "$(nproc)"; } >build-lint/lint.log 2>&1 ||
+    { grep -E 'error|warning' build-lint/lint.log; complain "the compiler warns (build-lint/lint.log)"; }
 
 if command -v cppcheck >/dev/null; then
     note "cppcheck"

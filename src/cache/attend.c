@@ -116,6 +116,7 @@ int kvf_attend_begin(kvf_cache *c, const kvf_attention *a, kvf_plan *plan)
     kvfi_learn_queries(c);
     split(c);
     atomic_store(&t->done, 0);
+    for (int32_t i = 0; i < t->parts; i++) atomic_flag_clear(&t->part_taken[i]);
     t->open = 1;
     *plan = (kvf_plan){.parts = t->parts, .scratch = (size_t)c->g.threads * c->g.slot_bytes, .cache = c};
     if (t->spans > 1) plan->scratch += (size_t)t->parts * c->g.partial_bytes;
@@ -135,6 +136,7 @@ void kvf_attend_part(const kvf_plan *plan, int32_t i)
     kvf_cache *c = plan ? plan->cache : NULL;
     if (!c || !c->attend.open || i < 0 || i >= c->attend.parts) return; /* attend_end will find a part missing */
     kvfi_attend *t = &c->attend;
+    if (atomic_flag_test_and_set(&t->part_taken[i])) return;
     int32_t slot = take_slot(c);
     uint8_t *partial = t->spans > 1 ? t->partials + (size_t)i * c->g.partial_bytes : NULL;
     kvfi_walk(c, &t->items[i / t->spans], i % t->spans, t->slots + (size_t)slot * c->g.slot_bytes, partial);

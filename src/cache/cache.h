@@ -68,6 +68,7 @@ typedef struct kvfi_attend {
     kvfi_item *items;       /* [max_items] */
     uint8_t *partials;      /* [max_parts] */
     atomic_int done;
+    atomic_flag *part_taken; /* [max_items or max_parts] each part is done once, however often it is asked for */
     atomic_flag *slot_busy; /* [threads] */
     uint8_t *slots;         /* [threads] */
 } kvfi_attend;

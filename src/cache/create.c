@@ -49,6 +49,7 @@ const char *kvf_cache_error(const kvf_cache *c)
     X(batch.queried, g->n_layers, uint8_t)                                                                                       \
     X(batch.staged, g->n_stores, kvfi_staged)                                                                                   \
     X(attend.items, g->max_items, kvfi_item)                                                                                    \
+    X(attend.part_taken, g->max_items > g->max_parts ? g->max_items : g->max_parts, atomic_flag)                                \
     X(attend.slot_busy, g->threads, atomic_flag)                                                                                \
     X(attend.partials, (size_t)g->max_parts * g->partial_bytes, uint8_t)                                                        \
     X(attend.slots, (size_t)g->threads * g->slot_bytes, uint8_t)

@@ -51,6 +51,9 @@ static int check_layer(const kvf_params *p, int i, char *error, size_t error_siz
     CHECK(l->kv_heads >= 1 && l->kv_heads <= 4096, "layer %d: kv_heads is %d; allowed are 1 to 4096", i, (int)l->kv_heads);
     CHECK(l->q_heads >= 1 && l->q_heads <= 65536 && l->q_heads % l->kv_heads == 0,
           "layer %d: q_heads is %d; it must be a multiple of kv_heads (%d)", i, (int)l->q_heads, (int)l->kv_heads);
+    CHECK((int64_t)p->max_batch * (l->q_heads / l->kv_heads) <= 1 << 24,
+          "layer %d: max_batch (%d) times query heads per KV head (%d) is above 2^24", i, (int)p->max_batch,
+          (int)(l->q_heads / l->kv_heads));
     CHECK(l->k_dim >= 1 && l->k_dim <= 1024, "layer %d: k_dim is %d; allowed are 1 to 1024 channels", i, (int)l->k_dim);
     CHECK(l->v_dim >= 1 && l->v_dim <= 1024, "layer %d: v_dim is %d; allowed are 1 to 1024 channels", i, (int)l->v_dim);
     CHECK(l->window >= 0, "layer %d: window is %d; allowed are 0 (none) and more", i, (int)l->window);
