@@ -14,10 +14,11 @@
 extern "C" {
 #endif
 
-/* Inner kinds: what the numbers in a record are. (Table, sign, vector table and trellis kinds follow with their families.) */
+/* Inner kinds: what the numbers in a record are. (Sign, vector table and trellis kinds follow with their families.) */
 typedef enum kvf_kind {
     KVF_KIND_HALF,    /* f16 values, no codes */
     KVF_KIND_TOKEN,   /* uniform codes; one scale (and minimum) per token and group of channels */
+    KVF_KIND_TABLE,   /* as KVF_KIND_TOKEN, but a code is an index into a table of integers */
     KVF_KIND_CHANNEL, /* uniform codes; one scale (and minimum) per channel and group of tokens */
     KVF_KINDS
 } kvf_kind;
@@ -36,6 +37,8 @@ typedef struct kvf_part {
     int32_t n_tg;         /* 64 / t_group token groups, KVF_KIND_CHANNEL */
     int32_t has_min;      /* value = code * scale + min; otherwise value = (code - zero) * scale */
     float zero;           /* used when has_min is 0 */
+    int16_t table[256];   /* KVF_KIND_TABLE: value = table[code] * unit * scale; up to 5 bits each entry fits an int8 */
+    float unit;
     int32_t rot;          /* 0, or the block size of a Hadamard transform of the channels before coding (power of two, divides dim) */
     int32_t centre;       /* keys: 1 to subtract a centre estimated from the prompt before the transform (calib/self.h) */
     int32_t norm;         /* rule by which the scale of a coded vector is corrected (codec/shared/stages.h) */

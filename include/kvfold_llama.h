@@ -42,7 +42,7 @@ typedef struct kvf_llama_params {
     int32_t n_batch;       /* rows of one host batch, 0: 255. With n_seq it is fitted so that the host's cells need no padding
                               (n_batch + n_seq is a multiple of 256) */
     const char *k, *v;     /* codec specs; NULL: those of the default preset */
-    const char *kv_layer;  /* NULL or overrides "0,1,29=q8_0;5=kivi4/kivi2": layers = K and V, or K/V */
+    const char *kv_layer;  /* NULL or overrides "0,1,8-11=q8_0;5=kivi4/kivi2": layers = K and V, or K/V */
     int32_t sink, recent;  /* tokens kept exact at the start and at the end; defaults 4 and 64; -1: the default */
     const char *cpu;       /* instruction set, NULL: best */
     int32_t keep_host_attention; /* 1: let libllama compute its own attention too (slower; a check). Default 0 */
@@ -54,7 +54,7 @@ typedef struct kvf_llama_params {
 KVF_API void kvf_llama_params_init(kvf_llama_params *p);
 
 /* Adjusts *cparams for folding (n_ctx, n_batch, n_ubatch, n_seq_max, flash attention, f16 cache types, unified cells, small SWA
- * cache, cb_eval; the caller's own cb_eval is chained) and makes the handle. Refuses what can never be folded: an encoder, a
+ * cache, cb_eval; the caller's own cb_eval is chained; models with windows get one sequence more for a probe) and makes the handle. Refuses what can never be folded: an encoder, a
  * model without attention, sparse-attention caches, embeddings contexts. error/error_size: where to leave the sentence, as there
  * is no handle on failure (NULL: nowhere). *h is NULL on failure. */
 KVF_API int kvf_llama_prepare(const struct llama_model *model, struct llama_context_params *cparams, const kvf_llama_params *p,
@@ -69,7 +69,8 @@ KVF_API int kvf_llama_attach(kvf_llama *h, struct llama_context *ctx);
  * nothing of the failed part is kept; rows of earlier parts of a split batch are (kvf_llama_pos_max tells). */
 KVF_API int kvf_llama_decode(kvf_llama *h, struct llama_batch batch);
 
-/* Logits of row i of the last decoded batch (i < 0: from the end), wherever it was split; NULL if not requested. */
+/* Logits of row i of the last decoded batch, wherever it was split; NULL if not requested. i < 0: outputs counted from the end, as
+ * llama_get_logits_ith does. */
 KVF_API const float *kvf_llama_logits_ith(kvf_llama *h, int32_t i);
 
 /* As the kvf_seq_* functions, for cache and host together. */

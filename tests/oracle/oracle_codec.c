@@ -35,6 +35,122 @@ static double half_at(const void *record, size_t at)
     return h & 0x8000 ? -m : m;
 }
 
+/* ---- the best levels, by Newton's method on the conditions of Lloyd and Max ---- */
+
+typedef struct sums {
+    double mass, first, second;
+} sums;
+
+static double weight(double t, int dim)
+{
+    double rest = 1 - t * t / dim;
+    if (dim < 4) return exp(-t * t / 2);
+    return rest > 0 ? pow(rest, (dim - 3) / 2.0) : 0;
+}
+
+/* Moments of the weight on [from, to], by five points of Gauss and Legendre in each of `parts` pieces. */
+static sums integrate(double from, double to, int parts, int dim)
+{
+    static const double at[3] = {0, 0.5384693101056831, 0.9061798459386640};
+    static const double share[3] = {0.5688888888888889, 0.4786286704993665, 0.2369268850561891};
+    sums s = {0, 0, 0};
+    double half_width = (to - from) / parts / 2;
+    for (int i = 0; i < parts; i++)
+        for (int k = -2; k <= 2; k++) {
+            double t = from + half_width * (2 * i + 1 + (k < 0 ? -at[-k] : at[k]));
+            double w = share[abs(k)] * half_width * weight(t, dim);
+            s.mass += w, s.first += w * t, s.second += w * t * t;
+        }
+    return s;
+}
+
+static double support(int dim)
+{
+    return dim >= 4 && dim < 100 ? sqrt(dim) : 10;
+}
+
+static sums cell_of(const double *c, int n, int i, int dim)
+{
+    if (i + 1 == n) return integrate(i ? (c[i - 1] + c[i]) / 2 : 0, support(dim), 400, dim);
+    return integrate(i ? (c[i - 1] + c[i]) / 2 : 0, (c[i] + c[i + 1]) / 2, 8, dim);
+}
+
+/* One step on F_i = c_i mass_i - first_i, whose matrix has three diagonals. Returns the largest move. */
+static double newton_step(double *c, int n, int dim)
+{
+    double diagonal[128], above[128], right[128], most = 0;
+    for (int i = 0; i < n; i++) {
+        sums s = cell_of(c, n, i, dim);
+        double low = i ? (c[i - 1] + c[i]) / 2 : 0, high = i + 1 < n ? (c[i] + c[i + 1]) / 2 : 0;
+        double at_low = i ? (low - c[i]) / 2 * weight(low, dim) : 0;
+        double at_high = i + 1 < n ? (c[i] - high) / 2 * weight(high, dim) : 0;
+        double pivot = s.mass + at_low + at_high, rest = s.first - c[i] * s.mass;
+        if (i) pivot -= at_low * above[i - 1], rest -= at_low * right[i - 1];
+        diagonal[i] = pivot;
+        above[i] = at_high / diagonal[i];
+        right[i] = rest / diagonal[i];
+    }
+    for (int i = n - 2; i >= 0; i--) right[i] -= above[i] * right[i + 1];
+    for (int i = 0; i < n; i++) c[i] += right[i], most = fmax(most, fabs(right[i]));
+    return most;
+}
+
+/* From where the cube root of the weight has equal shares, a few rounds of Lloyd's to be near enough, then Newton's. */
+double oracle_levels(int bits, int dim, double *c)
+{
+    enum { STEPS = 20000 };
+    int n = 1 << (bits - 1), i = 0;
+    double end = support(dim), total = 0, sum = 0, error = 0;
+    for (int k = 0; k < STEPS; k++) total += cbrt(weight((k + 0.5) * end / STEPS, dim));
+    for (int k = 0; k < STEPS && i < n; k++) {
+        sum += cbrt(weight((k + 0.5) * end / STEPS, dim));
+        while (i < n && sum / total >= (i + 0.5) / n) c[i++] = (k + 0.5) * end / STEPS;
+    }
+    for (int k = 0; k < 30; k++)
+        for (i = 0; i < n; i++) {
+            sums s = cell_of(c, n, i, dim);
+            c[i] = s.first / s.mass;
+        }
+    for (int k = 0; k < 20 && newton_step(c, n, dim) > 1e-14; k++) continue;
+    for (i = 0, total = 0; i < n; i++) {
+        sums s = cell_of(c, n, i, dim);
+        error += s.second - 2 * c[i] * s.first + c[i] * c[i] * s.mass;
+        total += s.mass;
+    }
+    return error / total;
+}
+
+double oracle_residue(int bits, int dim, const double *c)
+{
+    double most = 0;
+    for (int i = 0; i < 1 << (bits - 1); i++) {
+        sums s = cell_of(c, 1 << (bits - 1), i, dim);
+        most = fmax(most, fabs(s.first / s.mass - c[i]));
+    }
+    return most;
+}
+
+/* Rounded to integers of which the outermost is 127 (up to 5 bits) or 16383. */
+static void turbo_table(oracle_plan *p)
+{
+    static struct { /* the tests ask for the same few again and again */
+        int dim;
+        double level[128];
+    } known[9][32];
+    int i = 0, n = 1 << (p->bits - 1);
+    double top = p->bits > 5 ? 16383 : 127;
+    if (p->bits < 1 || p->bits > 8) return;
+    while (i < 31 && known[p->bits][i].dim && known[p->bits][i].dim != p->dim) i++;
+    double *c = known[p->bits][i].level;
+    if (known[p->bits][i].dim != p->dim) oracle_levels(p->bits, p->dim, c);
+    known[p->bits][i].dim = p->dim;
+    for (i = 0; i < n; i++) {
+        p->entry[n + i] = (int)lround(c[i] * top / c[n - 1]);
+        p->entry[n - 1 - i] = -p->entry[n + i];
+    }
+    p->unit = once(c[n - 1] / top);
+}
+
 /* ---- plans ---- */
 
 int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *p)
@@ -48,12 +164,13 @@ int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *p)
     } else if (sscanf(spec, "kivi%d%63s", &p->bits, rest) >= 1) {
         p->family = ORACLE_KIVI;
         if (rest[0] && sscanf(rest, ":group=%d", &p->group) != 1) return 0;
-    } else if (sscanf(spec, "uni%d%63s", &p->bits, rest) >= 1) {
-        p->family = ORACLE_UNI;
+    } else if (sscanf(spec, "uni%d%63s", &p->bits, rest) >= 1 || sscanf(spec, "turbo%d%63s", &p->bits, rest) >= 1) {
+        p->family = spec[0] == 'u' ? ORACLE_UNI : ORACLE_TURBO;
         p->group = dim;
         p->norm = keys ? 1 : 2;
         if (strstr(rest, "norm=n")) p->norm = strstr(rest, "norm=n")[6] - '0';
         rotated = !strstr(rest, "rot=none") && dim % 2 == 0;
+        if (p->family == ORACLE_TURBO) turbo_table(p);
     } else if (!strncmp(spec, "q8_0", 4) || !strncmp(spec, "q4_0", 4)) {
         p->bits = spec[1] - '0';
         p->family = p->bits == 8 ? ORACLE_Q8_0 : ORACLE_Q4_0;
@@ -165,29 +282,35 @@ static void ggml_group(const oracle_plan *p, const double *x, oracle_value **v, 
 /* What is subtracted from a code before it is multiplied by the scale. */
 static double zero_of(const oracle_plan *p)
 {
-    if (p->family == ORACLE_KIVI || p->family == ORACLE_F16) return 0;
+    if (p->family == ORACLE_KIVI || p->family == ORACLE_F16 || p->family == ORACLE_TURBO) return 0;
     return p->family == ORACLE_UNI && p->bits <= 3 ? (ldexp(1, p->bits) - 1) / 2 : ldexp(1, p->bits - 1);
 }
 
+/* What a code stands for before its scale. */
+static double level_of(const oracle_plan *p, int code)
+{
+    return p->family == ORACLE_TURBO ? once(p->entry[code] * p->unit) : code - zero_of(p);
+}
+
 /* Scale of the vector x whose codes are chosen: 0 the step; 1 |x| / |c|; 2 <x, x> / <x, c>; 3 <x, c> / <c, c>. */
-static void uni_scale(const oracle_plan *p, const double *x, oracle_value **v, int n, double step)
+static void norm_scale(const oracle_plan *p, const double *x, oracle_value **v, int n, double step)
 {
     double xx = 0, xc = 0, cc = 0;
     for (int i = 0; i < n; i++) {
-        double c = v[i]->code - zero_of(p);
+        double c = level_of(p, v[i]->code);
         xx += x[i] * x[i], xc += x[i] * c, cc += c * c;
     }
     double scale = p->norm == 0 ? step : xx == 0 ? 0 : p->norm == 1 ? sqrt(xx / cc) : p->norm == 2 ? xx / xc : xc / cc;
     for (int i = 0; i < n; i++) {
         v[i]->scale = half(scale);
         v[i]->min = 0;
-        v[i]->value = once((v[i]->code - zero_of(p)) * v[i]->scale);
+        v[i]->value = once(level_of(p, v[i]->code) * v[i]->scale);
     }
 }
 
-/* 4 bits and more: the largest magnitude is 2^(bits-1) - 1 steps, codes to nearest around 2^(bits-1). Fewer: as many cells below 0 as
- * above, their width that of the best uniform quantiser of a normal variable (Max, 1960), the outer ones open. */
-static double uni_step(const oracle_plan *p, const double *x, int n)
+/* 4 bits and more: the largest magnitude is 2^(bits-1) - 1 steps, codes to nearest around 2^(bits-1). Fewer: as many cells below
+ * 0 as above, their width that of the best uniform quantiser of a normal variable (Max, 1960), the outer ones open. */
+static double plain_scale(const oracle_plan *p, const double *x, int n)
 {
     static const double width[] = {0, 1.596, 0.9957, 0.5860};
     double peak = 0, square = 0;
@@ -195,19 +318,37 @@ static double uni_step(const oracle_plan *p, const double *x, int n)
         peak = fmax(peak, fabs(x[i]));
         square += x[i] * x[i];
     }
+    if (p->family == ORACLE_TURBO) return sqrt(square / n);
     return p->bits >= 4 ? peak / (ldexp(1, p->bits - 1) - 1) : sqrt(square / n) * width[p->bits];
 }
 
 static void uni_group(const oracle_plan *p, const double *x, oracle_value **v, int n)
 {
-    double step = uni_step(p, x, n), zero = zero_of(p), levels = ldexp(1, p->bits);
+    double step = plain_scale(p, x, n), zero = zero_of(p), levels = ldexp(1, p->bits);
     for (int i = 0; i < n; i++) {
         double q = step > 0 ? x[i] / step : 0;
         double code = p->bits >= 4 ? nearbyint(q) + zero : floor(q) + levels / 2;
         v[i]->near = p->bits >= 4 ? fabs(q - floor(q) - 0.5) : fabs(q - nearbyint(q));
         v[i]->code = (int)fmin(fmax(code, 0), levels - 1);
     }
-    uni_scale(p, x, v, n, step);
+    norm_scale(p, x, v, n, step);
+}
+
+/* The level nearest to x / rms; halfway between two, the lower. */
+static void turbo_group(const oracle_plan *p, const double *x, oracle_value **v, int n)
+{
+    double rms = plain_scale(p, x, n);
+    for (int i = 0; i < n; i++) {
+        double q = rms > 0 ? x[i] / (rms * p->unit) : 0;
+        v[i]->code = 0;
+        v[i]->near = HUGE_VAL;
+        for (int k = 0; k + 1 < 1 << p->bits; k++) {
+            double boundary = (p->entry[k] + p->entry[k + 1]) / 2.0;
+            v[i]->near = fmin(v[i]->near, fabs(q - boundary) / (p->entry[k + 1] - p->entry[k]));
+            if (q > boundary) v[i]->code = k + 1;
+        }
+    }
+    norm_scale(p, x, v, n, rms);
 }
 
 static void encode_group(const oracle_plan *p, const double *x, oracle_value *out, int t0, int nt, int c0, int nc)
@@ -224,6 +365,8 @@ static void encode_group(const oracle_plan *p, const double *x, oracle_value *ou
         kivi_group(p, member, place, n);
     else if (p->family == ORACLE_UNI)
         uni_group(p, member, place, n);
+    else if (p->family == ORACLE_TURBO)
+        turbo_group(p, member, place, n);
     else
         ggml_group(p, member, place, n);
 }
@@ -259,7 +402,7 @@ void oracle_settle(const oracle_plan *p, const float *x, const oracle_value *got
             v->code = got[t * p->dim + c].code, moved = 1;
         }
         if (p->rot) oracle_rotate(row, p->dim, p->rot, turned);
-        if (moved) uni_scale(p, turned, place, p->dim, uni_step(p, turned, p->dim));
+        if (moved) norm_scale(p, turned, place, p->dim, plain_scale(p, turned, p->dim));
     }
 }
 
@@ -333,7 +476,7 @@ void oracle_unpack(const oracle_plan *p, const void *record, oracle_value *out)
             size_t i = 2 * (size_t)(per_channel(p) ? t / p->group * padded(p) + c : c / p->group * TOKENS + t);
             v->scale = half_at(record, scales + i);
             if (p->family == ORACLE_KIVI) v->min = half_at(record, minima + i);
-            v->value = once(once((v->code - zero_of(p)) * v->scale) + v->min);
+            v->value = once(once(level_of(p, v->code) * v->scale) + v->min);
         }
 }
 
@@ -370,8 +513,7 @@ int oracle_padding_is_zero(const oracle_plan *p, const void *record)
 
 static double term(const oracle_plan *p, const oracle_value *v, double multiplier, double *size)
 {
-    double zero = zero_of(p);
-    double parts = p->family == ORACLE_F16 ? fabs(v->value) : fabs((v->code - zero) * v->scale) + fabs(v->min);
+    double parts = p->family == ORACLE_F16 ? fabs(v->value) : fabs(level_of(p, v->code) * v->scale) + fabs(v->min);
     *size += fabs(multiplier) * parts;
     return multiplier * v->value;
 }

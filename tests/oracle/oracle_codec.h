@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-typedef enum oracle_family { ORACLE_F16, ORACLE_Q8_0, ORACLE_Q4_0, ORACLE_KIVI, ORACLE_UNI } oracle_family;
+typedef enum oracle_family { ORACLE_F16, ORACLE_Q8_0, ORACLE_Q4_0, ORACLE_KIVI, ORACLE_UNI, ORACLE_TURBO } oracle_family;
 
 typedef struct oracle_plan {
     oracle_family family;
@@ -14,11 +14,13 @@ typedef struct oracle_plan {
     int bits;  /* of a code; 16 for f16 */
     int group; /* tokens (KIVI keys) or channels (everything else) that share a scale */
     int rot;   /* 0, or channels of one Hadamard block */
-    int norm;  /* uni: rule 0 to 3 of the scale */
+    int norm;  /* uni, turbo: rule 0 to 3 of the scale */
+    int entry[256]; /* turbo: a level is entry * unit */
+    double unit;
 } oracle_plan;
 
-/* One value of a record: stored code, scale and minimum, and what they mean. near: how far the quotient was from the next rounding
- * boundary, in codes (only from oracle_encode). */
+/* One value of a record: stored code, scale and minimum, and what they mean. near: how far the quotient was from the next
+ * rounding boundary, in codes (only from oracle_encode). */
 typedef struct oracle_value {
     int code;
     double scale, min, value, near;
@@ -30,9 +32,16 @@ int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *plan);
 /* What the definition makes of x[64][dim]: out[64][dim]. Rotates by a matrix first when the plan says so. */
 void oracle_encode(const oracle_plan *plan, const float *x, oracle_value *out);
 
-/* uni: where `got` has a neighbouring code and the quotient lay within `close` of the boundary, `out` of oracle_encode takes it, and
- * the scale that belongs to the codes is made anew. */
+/* uni, turbo: where `got` has a neighbouring code and the quotient lay within `close` of the boundary, `out` of oracle_encode
+ * takes it, and the scale that belongs to the codes is made anew. */
 void oracle_settle(const oracle_plan *plan, const float *x, const oracle_value *got, double close, oracle_value *out);
+
+/* The levels above 0 of the quantiser of 2^bits levels that has the least mean-square error for one coordinate of a random unit
+ * vector in dim dimensions, times sqrt(dim); dim below 4: for a normal variable. Returns that error. */
+double oracle_levels(int bits, int dim, double *levels);
+
+/* How far the levels are from the centroids of their cells, at most. */
+double oracle_residue(int bits, int dim, const double *levels);
 
 /* What a record says. */
 void oracle_unpack(const oracle_plan *plan, const void *record, oracle_value *out);

@@ -15,8 +15,10 @@ static void magnitudes(const kvf_part *part, const void *record, float *out)
                 *m = fabsf(kvfi_value_half(&s, record, t, c));
                 continue;
             }
-            const int i = part->kind == KVF_KIND_TOKEN ? kvfi_scale_index_token(&s, t, c) : kvfi_scale_index_channel(&s, t, c);
-            *m = ((float)kvfi_code_of(&s, record, t, c) + fabsf(s.zero)) * fabsf(kvfi_section(record, s.scale_offset, i));
+            const int i = part->kind == KVF_KIND_CHANNEL ? kvfi_scale_index_channel(&s, t, c) : kvfi_scale_index_token(&s, t, c);
+            const int code = kvfi_code_of(&s, record, t, c);
+            *m = s.table ? fabsf((float)s.table[code] * s.unit) : (float)code + fabsf(s.zero);
+            *m *= fabsf(kvfi_section(record, s.scale_offset, i));
             if (s.has_min) *m += fabsf(kvfi_section(record, s.min_offset, i));
         }
 }
@@ -190,13 +192,24 @@ static void test_codecs(void **state)
 
 /* ---- invented records ------------------------------------------------------------------------------------------------------ */
 
+/* Entries in no order, some of them 0, the ends among them. */
+static void invent_table(kvf_part *part, uint64_t *state)
+{
+    const int top = part->bits <= 5 ? 127 : 16383;
+    part->unit = (float)(0.02 + ci_uniform(state) / 64);
+    part->zero = 3; /* means nothing to a table */
+    for (int i = 0; i < 1 << part->bits; i++) part->table[i] = (int16_t)(ci_uniform(state) * (top + 0.9));
+    part->table[0] = (int16_t)top;
+    part->table[(1 << part->bits) - 1] = (int16_t)-top;
+}
+
 static kvf_part invent(kvf_kind kind, kvf_side side, int bits, int group, int has_min, int dim)
 {
     kvf_part part = {.kind = kind, .side = side, .bits = bits, .has_min = has_min, .t_group = 1, .c_group = 1};
-    if (kind == KVF_KIND_TOKEN)
-        part.c_group = group;
-    else
+    if (kind == KVF_KIND_CHANNEL)
         part.t_group = group;
+    else
+        part.c_group = group;
     if (!has_min) part.zero = bits < 4 ? (float)((1 << bits) - 1) / 2 : (float)(1 << (bits - 1));
     kvfi_part_layout(&part, dim);
     return part;
@@ -219,9 +232,10 @@ static void check_invented(const kvfi_kernels *scalar, const kvfi_kernels *fast,
         for (int d = 0; d < CI_DIMS; d++)
             for (int g = 0; g < 6; g++) {
                 uint64_t seed = (uint64_t)++round;
-                const int group = groups[kind == KVF_KIND_CHANNEL][g], has_min = (round + d) % 2;
+                const int group = groups[kind == KVF_KIND_CHANNEL][g], has_min = (round + d) % 2 && kind != KVF_KIND_TABLE;
                 if (g > 1 && (g + d + bits) % 4) continue; /* the usual groups always, the others by turns */
                 kvf_part part = invent(kind, (kvf_side)side, bits, group, has_min, ci_dims[d]);
+                if (kind == KVF_KIND_TABLE) invent_table(&part, &seed);
                 part.next_offset = (int64_t)part.bytes; /* fetching ahead may not matter, least of all past what exists */
                 part.next_bytes = round % 3 ? part.bytes : 0;
                 px_at("%s: kind %d, %d bits, %s, groups of %d, %s, %d channels, round %d", fast->name, (int)kind, bits,
@@ -237,6 +251,7 @@ static void widths(const kvfi_kernels *scalar, const kvfi_kernels *fast)
 {
     for (int bits = 1; bits <= 8; bits++) {
         check_invented(scalar, fast, KVF_KIND_TOKEN, bits);
+        check_invented(scalar, fast, KVF_KIND_TABLE, bits);
         check_invented(scalar, fast, KVF_KIND_CHANNEL, bits);
     }
 }

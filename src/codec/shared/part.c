@@ -10,7 +10,7 @@ void kvfi_part_layout(kvf_part *part, int32_t dim)
 {
     part->dim = dim;
     part->dim_pad = (dim + 15) / 16 * 16;
-    part->n_cg = part->kind == KVF_KIND_TOKEN ? (dim + part->c_group - 1) / part->c_group : 0;
+    part->n_cg = part->kind == KVF_KIND_TOKEN || part->kind == KVF_KIND_TABLE ? (dim + part->c_group - 1) / part->c_group : 0;
     part->n_tg = part->kind == KVF_KIND_CHANNEL ? KVF_BLOCK / part->t_group : 0;
     size_t codes = kvfi_codes_bytes(part->bits, KVF_BLOCK, part->dim_pad);
     size_t scales = 2 * ((size_t)part->n_cg * KVF_BLOCK + (size_t)part->n_tg * (size_t)part->dim_pad);

@@ -33,6 +33,8 @@ static inline kvfi_shape kvfi_shape_of(const kvf_part *part)
         .n_tg = part->n_tg,
         .has_min = part->has_min,
         .zero = part->zero,
+        .table = part->kind == KVF_KIND_TABLE ? part->table : NULL,
+        .unit = part->unit,
         .scale_offset = (uint32_t)part->scale_offset,
         .min_offset = (uint32_t)part->min_offset,
     };

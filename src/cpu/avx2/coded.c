@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Uniform codes with AVX2. A 32-bit lane holds the codes of four adjacent elements of the reduction for one output, so eight
+ * Packed codes with AVX2. A 32-bit lane holds the codes of four adjacent elements of the reduction for one output, so eight
  * outputs stand side by side and no sum goes across lanes: take a byte of each lane, convert, multiply by a broadcast. A code is
  * unpacked once for all vectors of a block. */
 #include "cpu/avx2/simd.h"
@@ -35,6 +35,42 @@ KVFI_INLINE __m256 code_floats(__m256i bytes, int j)
     return _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(bytes, 8 * j), _mm256_set1_epi32(255)));
 }
 
+/* The table in registers. Bytes are looked up before a lane is taken apart, floats after. */
+typedef struct table {
+    __m256 eight;
+    __m256i low, high; /* entries 0 .. 15 and 16 .. 31, twice */
+    __m256 unit;
+    const float *wide;
+} table;
+
+KVFI_INLINE table open_table(int look, const entries *e)
+{
+    table x = {.wide = e->wide};
+    if (look) x.unit = _mm256_set1_ps(e->unit);
+    if (look == 3) x.eight = _mm256_load_ps(e->wide);
+    if (look == 4 || look == 5) x.low = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(const void *)e->byte));
+    if (look == 5) x.high = _mm256_broadcastsi128_si256(_mm_load_si128((const __m128i *)(const void *)(e->byte + 16)));
+    return x;
+}
+
+/* Codes to entries of one byte, or as they were. A byte shuffle gives 0 for an index with the sign set, which is how each half
+ * of 32 entries leaves out what belongs to the other. */
+KVFI_INLINE __m256i byte_entries(int look, const table *x, __m256i codes)
+{
+    if (look == 4) return _mm256_shuffle_epi8(x->low, codes);
+    if (look != 5) return codes;
+    const __m256i low = _mm256_shuffle_epi8(x->low, _mm256_add_epi8(codes, _mm256_set1_epi8(0x70)));
+    return _mm256_or_si256(low, _mm256_shuffle_epi8(x->high, _mm256_sub_epi8(codes, _mm256_set1_epi8(0x10))));
+}
+
+/* Entry j of each lane, from what byte_entries gave. A permutation looks at three bits only. */
+KVFI_INLINE __m256 entry_floats(int look, const table *x, __m256i bytes, int j)
+{
+    if (look == 3) return _mm256_permutevar8x32_ps(x->eight, _mm256_srli_epi32(bytes, 8 * j));
+    if (look != 8) return _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(bytes, 24 - 8 * j), 24));
+    return _mm256_i32gather_ps(x->wide, _mm256_and_si256(_mm256_srli_epi32(bytes, 8 * j), _mm256_set1_epi32(255)), 4);
+}
+
 KVFI_INLINE void start_shifts(int bits, int g, int q, __m256i shift[3])
 {
     KVFI_UNROLL
@@ -49,9 +85,10 @@ KVFI_INLINE void next_shifts(int bits, __m256i shift[3])
 }
 
 /* With one or two vectors there are too few sums to cover the latency of an addition, so each vector gets `sets` of them. */
-KVFI_INLINE void dots_of(const panel *p, int bits, int g, int q0, int nq, int nv, const float *m, size_t stride, float t[][16],
-                         ahead *next)
+KVFI_INLINE void dots_of(const panel *p, int bits, int look, const entries *e, int g, int q0, int nq, int nv, const float *m,
+                         size_t stride, float t[][16], ahead *next)
 {
+    const table entry = open_table(look, e);
     const int sets = nv == 1 ? 4 : nv == 2 ? 2 : 1;
     __m256 acc[4][4][2];
     __m256i shift[3];
@@ -64,14 +101,16 @@ KVFI_INLINE void dots_of(const panel *p, int bits, int g, int q0, int nq, int nv
     const size_t step = next->step;
     start_shifts(bits, g, q0, shift);
     for (int q = q0; q < q0 + nq; q++, m += 4) {
-        const __m256i low = code_bytes(p, bits, g, q, 0, shift), high = code_bytes(p, bits, g, q, 1, shift);
+        const __m256i low = byte_entries(look, &entry, code_bytes(p, bits, g, q, 0, shift));
+        const __m256i high = byte_entries(look, &entry, code_bytes(p, bits, g, q, 1, shift));
         fetch(at);
         if (bits == 8) fetch(at + 64); /* a record of bytes has more lines than quads */
         at += step;
         next_shifts(bits, shift);
         KVFI_UNROLL
         for (int j = 0; j < 4; j++) {
-            const __m256 x = weighty_floats(low, j), y = weighty_floats(high, j);
+            const __m256 x = look ? entry_floats(look, &entry, low, j) : weighty_floats(low, j);
+            const __m256 y = look ? entry_floats(look, &entry, high, j) : weighty_floats(high, j);
             KVFI_UNROLL
             for (int v = 0; v < nv; v++) {
                 const __m256 k = _mm256_broadcast_ss(m + (size_t)v * stride + j);
@@ -104,10 +143,10 @@ KVFI_INLINE void fold_step(__m256 k, __m256 z, const float *m, size_t stride, in
     }
 }
 
-KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride,
-                         int nv, float *folded, size_t folded_stride, float *bias)
+KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero, const float *weights, int live, int n,
+                         const float *m, size_t stride, int nv, float *folded, size_t folded_stride, float *bias)
 {
-    const __m256 minus_zero = _mm256_set1_ps(-zero), weight = _mm256_broadcast_ps((const __m128 *)(const void *)byte_weight);
+    const __m256 minus_zero = _mm256_set1_ps(-zero), weight = _mm256_broadcast_ps((const __m128 *)(const void *)weights);
     __m256 sum[4];
     KVFI_UNROLL
     for (int v = 0; v < nv; v++) sum[v] = _mm256_setzero_ps();
@@ -125,12 +164,12 @@ KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero,
     for (int v = 0; v < nv; v++) bias[v] = sum8(sum[v]);
 }
 
-static void fold(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
-                 float *folded, size_t folded_stride, float *bias)
+static void fold(const uint16_t *scale, const uint16_t *min, float zero, const float *weight, int live, int n, const float *m,
+                 size_t stride, int nv, float *folded, size_t folded_stride, float *bias)
 {
     switch (nv) {
 #define FOLD(nv)                                                                                                                 \
-    case nv: fold_of(scale, min, zero, live, n, m, stride, nv, folded, folded_stride, bias); break;
+    case nv: fold_of(scale, min, zero, weight, live, n, m, stride, nv, folded, folded_stride, bias); break;
         FOLD(1)
         FOLD(2)
         FOLD(3)
@@ -169,39 +208,49 @@ KVFI_INLINE __m256 decoded(__m256 code, __m256 scale, __m256 min, __m256 zero, i
     return _mm256_mul_ps(_mm256_sub_ps(code, zero), scale);
 }
 
-KVFI_INLINE void tile_scaled_of(const panel *p, int bits, int g, int q0, int nq, const uint16_t *scale, const uint16_t *min,
-                                float zero, float *tile, size_t stride)
+KVFI_INLINE __m256 level_times(int look, const table *entry, __m256i bytes, int j, __m256 scale, __m256 min, __m256 zero,
+                               int has_min)
 {
+    if (look) return _mm256_mul_ps(_mm256_mul_ps(entry_floats(look, entry, bytes, j), entry->unit), scale);
+    return decoded(code_floats(bytes, j), scale, min, zero, has_min);
+}
+
+KVFI_INLINE void tile_scaled_of(const panel *p, int bits, int look, const entries *e, int g, int q0, int nq,
+                                const uint16_t *scale, const uint16_t *min, float zero, float *tile, size_t stride)
+{
+    const table entry = open_table(look, e);
     const __m256 z = _mm256_set1_ps(zero);
     for (int h = 0; h < 2; h++) {
         const __m256 k = half8(scale + 8 * h), low = min ? half8(min + 8 * h) : z;
         __m256i shift[3];
         start_shifts(bits, g, q0, shift);
         for (int q = q0; q < q0 + nq; q++) {
-            const __m256i x = code_bytes(p, bits, g, q, h, shift);
+            const __m256i x = byte_entries(look, &entry, code_bytes(p, bits, g, q, h, shift));
             next_shifts(bits, shift);
             KVFI_UNROLL
             for (int j = 0; j < 4; j++)
-                _mm256_storeu_ps(tile + (size_t)(4 * q + j) * stride + 8 * h, decoded(code_floats(x, j), k, low, z, min != NULL));
+                _mm256_storeu_ps(tile + (size_t)(4 * q + j) * stride + 8 * h,
+                                 level_times(look, &entry, x, j, k, low, z, min != NULL));
         }
     }
 }
 
-KVFI_INLINE void tile_folded_of(const panel *p, int bits, int g, int q0, int nq, const float *scale, const float *min, float zero,
-                                float *tile, size_t stride)
+KVFI_INLINE void tile_folded_of(const panel *p, int bits, int look, const entries *e, int g, int q0, int nq, const float *scale,
+                                const float *min, float zero, float *tile, size_t stride)
 {
+    const table entry = open_table(look, e);
     const __m256 z = _mm256_set1_ps(zero);
     __m256i shift[3];
     start_shifts(bits, g, q0, shift);
     for (int q = q0; q < q0 + nq; q++) {
         KVFI_UNROLL
         for (int h = 0; h < 2; h++) {
-            const __m256i x = code_bytes(p, bits, g, q, h, shift);
+            const __m256i x = byte_entries(look, &entry, code_bytes(p, bits, g, q, h, shift));
             KVFI_UNROLL
             for (int j = 0; j < 4; j++) {
                 const int r = 4 * q + j;
                 const __m256 k = _mm256_broadcast_ss(scale + r), low = min ? _mm256_broadcast_ss(min + r) : z;
-                _mm256_storeu_ps(tile + (size_t)r * stride + 8 * h, decoded(code_floats(x, j), k, low, z, min != NULL));
+                _mm256_storeu_ps(tile + (size_t)r * stride + 8 * h, level_times(look, &entry, x, j, k, low, z, min != NULL));
             }
         }
         next_shifts(bits, shift);
@@ -217,5 +266,5 @@ static void widen(const uint16_t *from, int n, float *to)
 
 void kvfi_avx2_coded(kvfi_kernels *k)
 {
-    k->kind[KVF_KIND_TOKEN] = k->kind[KVF_KIND_CHANNEL] = coded_ops;
+    k->kind[KVF_KIND_TOKEN] = k->kind[KVF_KIND_TABLE] = k->kind[KVF_KIND_CHANNEL] = coded_ops;
 }

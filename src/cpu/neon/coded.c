@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Uniform codes with NEON. A line is four vectors of four lanes; a lane holds the codes of four adjacent elements of the
+ * Packed codes with NEON. A line is four vectors of four lanes; a lane holds the codes of four adjacent elements of the
  * reduction for one output. Multipliers of a quad fill one register and are taken from it by lane, so nothing is broadcast. */
 #include "cpu/neon/simd.h"
 #include "cpu/overlay/panel.h"
@@ -37,19 +37,57 @@ KVFI_INLINE float32x4_t code_floats(uint32x4_t bytes, int j)
     return vcvtq_f32_u32(vandq_u32(vshlq_u32(bytes, vdupq_n_s32(-8 * j)), vdupq_n_u32(255)));
 }
 
+/* The table in registers. Bytes are looked up before a lane is taken apart; larger entries are loaded one by one. */
+typedef struct table {
+    int8x16x2_t bytes;
+    const float *wide;
+    float unit;
+} table;
+
+KVFI_INLINE table open_table(int look, const entries *e)
+{
+    table x = {.wide = e->wide};
+    if (look) x.unit = e->unit;
+    if (look && look != 8) x.bytes.val[0] = vld1q_s8(e->byte);
+    if (look == 5) x.bytes.val[1] = vld1q_s8(e->byte + 16);
+    return x;
+}
+
+/* Codes to entries of one byte, or as they were. */
+KVFI_INLINE uint32x4_t byte_entries(int look, const table *x, uint32x4_t codes)
+{
+    if (look == 0 || look == 8) return codes;
+    const uint8x16_t index = vreinterpretq_u8_u32(codes);
+    return vreinterpretq_u32_s8(look == 5 ? vqtbl2q_s8(x->bytes, index) : vqtbl1q_s8(x->bytes.val[0], index));
+}
+
+/* Entry j of each lane, from what byte_entries gave. */
+KVFI_INLINE float32x4_t entry_floats(int look, const table *x, uint32x4_t bytes, int j)
+{
+    if (look != 8) {
+        const int32x4_t up = vshlq_s32(vreinterpretq_s32_u32(bytes), vdupq_n_s32(24 - 8 * j));
+        return vcvtq_f32_s32(vshrq_n_s32(up, 24));
+    }
+    uint8_t code[16];
+    vst1q_u8(code, vreinterpretq_u8_u32(bytes));
+    const float four[4] = {x->wide[code[j]], x->wide[code[4 + j]], x->wide[code[8 + j]], x->wide[code[12 + j]]};
+    return vld1q_f32(four);
+}
+
 /* Element j of a quad, against all vectors. A macro, because the lane of an instruction must be a literal. */
 #define QUAD_STEP(j)                                                                                                             \
     KVFI_UNROLL                                                                                                                  \
     for (int h = 0; h < 4; h++) {                                                                                                \
-        const float32x4_t x = weighty_floats(bytes[h], j);                                                                       \
+        const float32x4_t x = look ? entry_floats(look, &entry, bytes[h], j) : weighty_floats(bytes[h], j);                      \
         KVFI_UNROLL                                                                                                              \
         for (int v = 0; v < nv; v++) acc[v][j % sets][h] = vfmaq_laneq_f32(acc[v][j % sets][h], x, k[v], j);                     \
     }
 
 /* With one or two vectors there are too few sums to cover the latency of an addition, so each vector gets `sets` of them. */
-KVFI_INLINE void dots_of(const panel *p, int bits, int g, int q0, int nq, int nv, const float *m, size_t stride, float t[][16],
-                         ahead *next)
+KVFI_INLINE void dots_of(const panel *p, int bits, int look, const entries *e, int g, int q0, int nq, int nv, const float *m,
+                         size_t stride, float t[][16], ahead *next)
 {
+    const table entry = open_table(look, e);
     const int sets = nv == 1 ? 4 : nv == 2 ? 2 : 1;
     float32x4_t acc[4][4][4];
     KVFI_UNROLL
@@ -66,7 +104,7 @@ KVFI_INLINE void dots_of(const panel *p, int bits, int g, int q0, int nq, int nv
         uint32x4_t bytes[4];
         float32x4_t k[4];
         KVFI_UNROLL
-        for (int h = 0; h < 4; h++) bytes[h] = code_bytes(p, bits, g, q, h);
+        for (int h = 0; h < 4; h++) bytes[h] = byte_entries(look, &entry, code_bytes(p, bits, g, q, h));
         KVFI_UNROLL
         for (int v = 0; v < nv; v++) k[v] = vld1q_f32(m + (size_t)v * stride);
         fetch(at);
@@ -96,10 +134,10 @@ KVFI_INLINE float32x4_t live4(const uint16_t *p, int live)
     return row4(KVF_F16, (const char *)p, 0, live);
 }
 
-static void fold(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
-                 float *folded, size_t folded_stride, float *bias)
+static void fold(const uint16_t *scale, const uint16_t *min, float zero, const float *weights, int live, int n, const float *m,
+                 size_t stride, int nv, float *folded, size_t folded_stride, float *bias)
 {
-    const float32x4_t weight = vld1q_f32(byte_weight);
+    const float32x4_t weight = vld1q_f32(weights);
     float32x4_t sum[4];
     for (int v = 0; v < nv; v++) sum[v] = vdupq_n_f32(0);
     for (int r = 0; r < n; r += 4) {
@@ -143,34 +181,44 @@ KVFI_INLINE float32x4_t decoded(float32x4_t code, float32x4_t scale, float32x4_t
     return vmulq_f32(vsubq_f32(code, zero), scale);
 }
 
-KVFI_INLINE void tile_scaled_of(const panel *p, int bits, int g, int q0, int nq, const uint16_t *scale, const uint16_t *min,
-                                float zero, float *tile, size_t stride)
+KVFI_INLINE float32x4_t level_times(int look, const table *entry, uint32x4_t bytes, int j, float32x4_t scale, float32x4_t min,
+                                    float32x4_t zero, int has_min)
 {
+    if (look) return vmulq_f32(vmulq_n_f32(entry_floats(look, entry, bytes, j), entry->unit), scale);
+    return decoded(code_floats(bytes, j), scale, min, zero, has_min);
+}
+
+KVFI_INLINE void tile_scaled_of(const panel *p, int bits, int look, const entries *e, int g, int q0, int nq,
+                                const uint16_t *scale, const uint16_t *min, float zero, float *tile, size_t stride)
+{
+    const table entry = open_table(look, e);
     const float32x4_t z = vdupq_n_f32(zero);
     for (int h = 0; h < 4; h++) {
         const float32x4_t k = half4(scale + 4 * h), low = min ? half4(min + 4 * h) : z;
         for (int q = q0; q < q0 + nq; q++) {
-            const uint32x4_t x = code_bytes(p, bits, g, q, h);
+            const uint32x4_t x = byte_entries(look, &entry, code_bytes(p, bits, g, q, h));
             KVFI_UNROLL
             for (int j = 0; j < 4; j++)
-                vst1q_f32(tile + (size_t)(4 * q + j) * stride + 4 * h, decoded(code_floats(x, j), k, low, z, min != NULL));
+                vst1q_f32(tile + (size_t)(4 * q + j) * stride + 4 * h,
+                          level_times(look, &entry, x, j, k, low, z, min != NULL));
         }
     }
 }
 
-KVFI_INLINE void tile_folded_of(const panel *p, int bits, int g, int q0, int nq, const float *scale, const float *min, float zero,
-                                float *tile, size_t stride)
+KVFI_INLINE void tile_folded_of(const panel *p, int bits, int look, const entries *e, int g, int q0, int nq, const float *scale,
+                                const float *min, float zero, float *tile, size_t stride)
 {
+    const table entry = open_table(look, e);
     const float32x4_t z = vdupq_n_f32(zero);
     for (int q = q0; q < q0 + nq; q++) {
         KVFI_UNROLL
         for (int h = 0; h < 4; h++) {
-            const uint32x4_t x = code_bytes(p, bits, g, q, h);
+            const uint32x4_t x = byte_entries(look, &entry, code_bytes(p, bits, g, q, h));
             KVFI_UNROLL
             for (int j = 0; j < 4; j++) {
                 const int r = 4 * q + j;
                 const float32x4_t k = vdupq_n_f32(scale[r]), low = min ? vdupq_n_f32(min[r]) : z;
-                vst1q_f32(tile + (size_t)r * stride + 4 * h, decoded(code_floats(x, j), k, low, z, min != NULL));
+                vst1q_f32(tile + (size_t)r * stride + 4 * h, level_times(look, &entry, x, j, k, low, z, min != NULL));
             }
         }
     }
@@ -185,5 +233,5 @@ static void widen(const uint16_t *from, int n, float *to)
 
 void kvfi_neon_coded(kvfi_kernels *k)
 {
-    k->kind[KVF_KIND_TOKEN] = k->kind[KVF_KIND_CHANNEL] = coded_ops;
+    k->kind[KVF_KIND_TOKEN] = k->kind[KVF_KIND_TABLE] = k->kind[KVF_KIND_CHANNEL] = coded_ops;
 }

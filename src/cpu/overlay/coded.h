@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * The two kinds of uniform codes, in terms of four operations that an instruction set provides. Included by one file of each
- * overlay, everything static: the walk over a record is written once, the arithmetic inside it once per instruction set.
+ * The kinds of packed codes, uniform and looked up, in terms of operations that an instruction set provides. Included by one file
+ * of each overlay, everything static: the walk over a record is written once, the arithmetic inside it once per instruction set.
  *
  * A record is a matrix codes[reduction][lane] (codec/shared/layout.h), and a product with it sums over the reduction:
  *   out[v][lane] += sum_r m[v][r] * value[r][lane],  m = query over channels (keys) or weights over tokens (values).
@@ -9,25 +9,31 @@
  *                       first, then scaled lane by lane; the minimum meets the sum of the run's multipliers.
  *   along the reduction CHANNEL keys, TOKEN values: constant over a run of lanes. It is folded into the multipliers, and the
  *                       minimum becomes one number for the whole run of lanes.
+ * TABLE is arranged as TOKEN is, without a minimum; the unit of its entries goes into the multipliers.
+ *
+ * How a code becomes a number is `look`, a constant wherever it matters: 0 for the code itself, else an entry of a table: 3 for
+ * tables of up to 8 entries, 4 of 16, 5 of 32 (in all of these an entry fits an int8), 8 for larger ones. It says nothing of how
+ * wide the codes lie in memory (`bits`): a short chunk is spread to bytes first.
  *
  * The including file defines before it (static, and force-inlined where the name ends in _of: those are compiled anew for each
- * width of codes, and dots for each number of vectors):
+ * width of codes and way of looking up, and dots for each number of vectors):
  *   byte_weight[4]               what the multiplier of each byte of a lane is scaled by beforehand (powers of two): a code that
- *                                is converted where it stands in its lane, without a shift, comes out too large
- *   dots_of(panel, bits, g, q0, nq, nv, m, stride, t, ahead)      nv <= VECTORS
- *       t[v][i] = sum over quads q0 .. q0+nq-1 of m[v][4 * (q - q0) + j] / byte_weight[j] * code[4 * q + j][lane i of group g];
- *       each quad also fetches the next bytes of `ahead`
- *   fold(scale, min, zero, live, n, m, stride, nv, folded, folded_stride, bias)
- *       folded[v][r] = m[v][r] * scale[r] * byte_weight[r % 4];  bias[v] = sum_r m[v][r] * min[r], where min NULL stands for
+ *                                is converted where it stands in its lane, without a shift, comes out too large. Not for entries.
+ *   dots_of(panel, bits, look, entries, g, q0, nq, nv, m, stride, t, ahead)      nv <= VECTORS
+ *       t[v][i] = sum over quads q0 .. q0+nq-1 of m[v][4 * (q - q0) + j] / byte_weight[j] * code[4 * q + j][lane i of group g],
+ *       or m * entry;  each quad also fetches the next bytes of `ahead`
+ *   fold(scale, min, zero, weight, live, n, m, stride, nv, folded, folded_stride, bias)
+ *       folded[v][r] = m[v][r] * scale[r] * weight[r % 4];  bias[v] = sum_r m[v][r] * min[r], where min NULL stands for
  *       -zero * scale;  for r < live: the rest of the n is padding and gives zeros
  *   widen(from, n, to)           n halves to f32, n a multiple of 16
  *   add_scaled(t, nv, scale, min, zero, sums, sums_stride, out, stride)
  *       out[v][i] += scale[i] * t[v][i] + min[i] * sums[v], or scale[i] * (t[v][i] - zero * sums[v])    for the 16 lanes i
  *   add_biased(t, nv, bias, out, stride)
  *       out[v][i] += t[v][i] + bias[v]
- *   tile_scaled_of(panel, bits, g, q0, nq, scale, min, zero, tile, stride)
- *       tile[4 * q + j][i] = code * scale[i] + min[i], or (code - zero) * scale[i]: 16 lanes, all roundings as in scalar code
- *   tile_folded_of(panel, bits, g, q0, nq, scale, min, zero, tile, stride)
+ *   tile_scaled_of(panel, bits, look, entries, g, q0, nq, scale, min, zero, tile, stride)
+ *       tile[4 * q + j][i] = code * scale[i] + min[i], or (code - zero) * scale[i], or (entry * unit) * scale[i]: 16 lanes, all
+ *       roundings as in scalar code
+ *   tile_folded_of(panel, bits, look, entries, g, q0, nq, scale, min, zero, tile, stride)
  *       the same with scale[4 * q + j], min[4 * q + j]
  */
 #ifndef KVFI_OVERLAY_CODED_H
@@ -38,51 +44,56 @@
 
 enum { MOST_DIM = 1024, VECTORS = 4 };
 
-/* Widths whose inner loops are compiled apart: shifts and masks are constants in them. */
-#define WIDTHS(X) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8)
+/* X(bits, look): widths and ways of looking up whose inner loops are compiled apart: shifts and masks are constants in them. */
+#define UNIFORM(X) X(1, 0) X(2, 0) X(3, 0) X(4, 0) X(5, 0) X(6, 0) X(7, 0) X(8, 0)
+#define LOOKED_UP(X) X(1, 3) X(2, 3) X(3, 3) X(4, 4) X(5, 5) X(6, 8) X(7, 8) X(8, 8)
+#define LOOKED_UP_SPREAD(X) X(8, 3) X(8, 4) X(8, 5)
+#define WIDTHS(X) UNIFORM(X) LOOKED_UP(X) LOOKED_UP_SPREAD(X)
+#define WIDTH(bits, look) ((bits)*16 + (look))
 
-#define DOTS_VECTORS(bits, nv)                                                                                                   \
+#define DOTS_VECTORS(bits, look, nv)                                                                                             \
     case nv:                                                                                                                     \
-        dots_of(p, bits, g, q0, nq, nv, m, stride, t, next);                                                                     \
+        dots_of(p, bits, look, e, g, q0, nq, nv, m, stride, t, next);                                                            \
         break;
-#define DOTS(bits)                                                                                                               \
-    static void dots##bits(const panel *p, int g, int q0, int nq, int nv, const float *m, size_t stride, float t[][16],          \
-                           ahead *next)                                                                                          \
+#define DOTS(bits, look)                                                                                                         \
+    static void dots##bits##look(const panel *p, const entries *e, int g, int q0, int nq, int nv, const float *m, size_t stride, \
+                                 float t[][16], ahead *next)                                                                     \
     {                                                                                                                            \
         switch (nv) {                                                                                                            \
-            DOTS_VECTORS(bits, 1)                                                                                                \
-            DOTS_VECTORS(bits, 2)                                                                                                \
-            DOTS_VECTORS(bits, 3)                                                                                                \
-            DOTS_VECTORS(bits, 4)                                                                                                \
+            DOTS_VECTORS(bits, look, 1)                                                                                          \
+            DOTS_VECTORS(bits, look, 2)                                                                                          \
+            DOTS_VECTORS(bits, look, 3)                                                                                          \
+            DOTS_VECTORS(bits, look, 4)                                                                                          \
         }                                                                                                                        \
     }
 WIDTHS(DOTS)
 
-static void dots(const panel *p, int g, int q0, int nq, int nv, const float *m, size_t stride, float t[][16], ahead *next)
+static void dots(const panel *p, const entries *e, int g, int q0, int nq, int nv, const float *m, size_t stride, float t[][16],
+                 ahead *next)
 {
-    switch (p->bits) {
-#define DOTS_CASE(bits)                                                                                                          \
-    case bits: dots##bits(p, g, q0, nq, nv, m, stride, t, next); break;
+    switch (WIDTH(p->bits, e->look)) {
+#define DOTS_CASE(bits, look)                                                                                                    \
+    case WIDTH(bits, look): dots##bits##look(p, e, g, q0, nq, nv, m, stride, t, next); break;
         WIDTHS(DOTS_CASE)
     }
 }
 
-static void tile_scaled(const panel *p, int g, int q0, int nq, const uint16_t *scale, const uint16_t *min, float zero,
-                        float *tile, size_t stride)
+static void tile_scaled(const panel *p, const entries *e, int g, int q0, int nq, const uint16_t *scale, const uint16_t *min,
+                        float zero, float *tile, size_t stride)
 {
-    switch (p->bits) {
-#define TILE_SCALED(bits)                                                                                                        \
-    case bits: tile_scaled_of(p, bits, g, q0, nq, scale, min, zero, tile, stride); break;
+    switch (WIDTH(p->bits, e->look)) {
+#define TILE_SCALED(bits, look)                                                                                                  \
+    case WIDTH(bits, look): tile_scaled_of(p, bits, look, e, g, q0, nq, scale, min, zero, tile, stride); break;
         WIDTHS(TILE_SCALED)
     }
 }
 
-static void tile_folded(const panel *p, int g, int q0, int nq, const float *scale, const float *min, float zero, float *tile,
-                        size_t stride)
+static void tile_folded(const panel *p, const entries *e, int g, int q0, int nq, const float *scale, const float *min, float zero,
+                        float *tile, size_t stride)
 {
-    switch (p->bits) {
-#define TILE_FOLDED(bits)                                                                                                        \
-    case bits: tile_folded_of(p, bits, g, q0, nq, scale, min, zero, tile, stride); break;
+    switch (WIDTH(p->bits, e->look)) {
+#define TILE_FOLDED(bits, look)                                                                                                  \
+    case WIDTH(bits, look): tile_folded_of(p, bits, look, e, g, q0, nq, scale, min, zero, tile, stride); break;
         WIDTHS(TILE_FOLDED)
     }
 }
@@ -98,10 +109,27 @@ typedef struct matrix {
     int across; /* 1: the scale stands along the lanes */
 } matrix;
 
+static int by_token(const kvf_part *part)
+{
+    return part->kind == KVF_KIND_TOKEN || part->kind == KVF_KIND_TABLE;
+}
+
+/* A table knows no zero code. */
+static float zero_of(const kvf_part *part)
+{
+    return part->kind == KVF_KIND_TABLE ? 0.0f : part->zero;
+}
+
+/* What multipliers are scaled by on their way to dots. */
+static void weights_of(const kvf_part *part, float weight[4])
+{
+    for (int j = 0; j < 4; j++) weight[j] = part->kind == KVF_KIND_TABLE ? part->unit : byte_weight[j];
+}
+
 static matrix open_record(const kvf_part *part, const void *record)
 {
     const uint8_t *bytes = record;
-    const int keys = part->side == KVF_K, token = part->kind == KVF_KIND_TOKEN;
+    const int keys = part->side == KVF_K, token = by_token(part);
     matrix x = {.part = part, .codes = bytes, .scale = (const uint16_t *)(const void *)(bytes + part->scale_offset)};
     if (part->has_min) x.min = (const uint16_t *)(const void *)(bytes + part->min_offset);
     x.reduction = keys ? part->dim_pad : KVF_BLOCK;
@@ -155,12 +183,14 @@ static const float *whole_quads(const float *m, size_t *stride, int nv, int begi
     return room;
 }
 
-/* out[v][r] = m[v][r] * byte_weight[r % 4], n a multiple of 4. */
-static void weigh(const float *m, size_t stride, int n, int nv, float *out, size_t out_stride)
+/* out[v][r] = m[v][r] * weight[r % 4], n a multiple of 4. */
+static void weigh(const kvf_part *part, const float *m, size_t stride, int n, int nv, float *out, size_t out_stride)
 {
+    float weight[4];
+    weights_of(part, weight);
     for (int v = 0; v < nv; v++)
         for (int r = 0; r < n; r++)
-            out[(size_t)v * out_stride + (size_t)r] = m[(size_t)v * stride + (size_t)r] * byte_weight[r % 4];
+            out[(size_t)v * out_stride + (size_t)r] = m[(size_t)v * stride + (size_t)r] * weight[r % 4];
 }
 
 /* Scale along the lanes: run by run of the reduction. m is weighed, sums are not. nv <= VECTORS. */
@@ -168,6 +198,8 @@ static void product_across(const matrix *x, const float *m, size_t stride, const
                            float *out, size_t out_stride, ahead *next)
 {
     spread room;
+    entries e;
+    fill_entries(x->part, &e);
     float quads[VECTORS * (MOST_DIM + 8)], t[VECTORS][16];
     for (int chunk = 0; chunk * 64 < x->lanes; chunk++) {
         const panel p = open_panel(x->part, x->codes, chunk, &room);
@@ -178,8 +210,8 @@ static void product_across(const matrix *x, const float *m, size_t stride, const
             const uint16_t *scale = row_of(x, x->scale, i), *min = row_of(x, x->min, i);
             for (int g = 0; g < p.groups; g++) {
                 const int lane = chunk * 64 + g * 16;
-                dots(&p, g, begin / 4, (end + 3) / 4 - begin / 4, nv, run_m, m_stride, t, next);
-                add_scaled(t, nv, scale + lane, min ? min + lane : NULL, x->part->zero, sums + i, sums_stride, out + lane,
+                dots(&p, &e, g, begin / 4, (end + 3) / 4 - begin / 4, nv, run_m, m_stride, t, next);
+                add_scaled(t, nv, scale + lane, min ? min + lane : NULL, zero_of(x->part), sums + i, sums_stride, out + lane,
                            out_stride);
             }
         }
@@ -197,16 +229,19 @@ static void product_along(const matrix *x, const float *m, size_t stride, int nv
 {
     spread room;
     panel p = {{0}, 0, 0};
+    entries e;
     const int live = x->part->side == KVF_K ? x->part->dim : KVF_BLOCK;
-    float folded[VECTORS][MOST_DIM], bias[VECTORS], t[VECTORS][16];
+    float folded[VECTORS][MOST_DIM], bias[VECTORS], t[VECTORS][16], weight[4];
+    fill_entries(x->part, &e);
+    weights_of(x->part, weight);
     for (int lane = 0, run = -1; lane < x->lanes; lane += 16) {
         if (lane % 64 == 0) p = open_panel(x->part, x->codes, lane / 64, &room);
         for (int i = run_of(x, lane); i <= run_of(x, lane + 15); i++) {
             if (i != run)
-                fold(row_of(x, x->scale, i), row_of(x, x->min, i), x->part->zero, live, x->reduction, m, stride, nv, folded[0],
-                     MOST_DIM, bias);
+                fold(row_of(x, x->scale, i), row_of(x, x->min, i), zero_of(x->part), weight, live, x->reduction, m, stride, nv,
+                     folded[0], MOST_DIM, bias);
             run = i;
-            dots(&p, lane % 64 / 16, 0, x->reduction / 4, nv, folded[0], MOST_DIM, t, next);
+            dots(&p, &e, lane % 64 / 16, 0, x->reduction / 4, nv, folded[0], MOST_DIM, t, next);
             const int begin = i * x->run - lane, end = run_end(x, i) - lane;
             if (begin <= 0 && end >= 16)
                 add_biased(t, nv, bias, out + lane, out_stride);
@@ -220,8 +255,9 @@ static void product_along(const matrix *x, const float *m, size_t stride, int nv
 static float value_at(const matrix *x, int r, int lane)
 {
     const int run = run_of(x, x->across ? r : lane), at = x->across ? lane : r;
-    const float code = (float)kvfi_code_get(x->codes, x->part->bits, x->reduction, x->lanes, r, lane);
-    const float scale = kvfi_half_to_float(row_of(x, x->scale, run)[at]);
+    const int i = kvfi_code_get(x->codes, x->part->bits, x->reduction, x->lanes, r, lane);
+    const float code = (float)i, scale = kvfi_half_to_float(row_of(x, x->scale, run)[at]);
+    if (x->part->kind == KVF_KIND_TABLE) return (float)x->part->table[i] * x->part->unit * scale;
     return x->min ? code * scale + kvfi_half_to_float(row_of(x, x->min, run)[at]) : (code - x->part->zero) * scale;
 }
 
@@ -235,6 +271,8 @@ static void unfold_plainly(const matrix *x, float *tile)
 static void unfold_across(const matrix *x, float *tile)
 {
     spread room;
+    entries e;
+    fill_entries(x->part, &e);
     for (int chunk = 0; chunk * 64 < x->lanes; chunk++) {
         const panel p = open_panel(x->part, x->codes, chunk, &room);
         for (int i = 0; i < x->runs; i++) {
@@ -242,8 +280,8 @@ static void unfold_across(const matrix *x, float *tile)
             const uint16_t *scale = row_of(x, x->scale, i), *min = row_of(x, x->min, i);
             for (int g = 0; g < p.groups; g++) {
                 const int lane = chunk * 64 + g * 16;
-                tile_scaled(&p, g, begin, end - begin, scale + lane, min ? min + lane : NULL, x->part->zero, tile + lane,
-                            (size_t)x->lanes);
+                tile_scaled(&p, &e, g, begin, end - begin, scale + lane, min ? min + lane : NULL, zero_of(x->part),
+                            tile + lane, (size_t)x->lanes);
             }
         }
     }
@@ -253,7 +291,9 @@ static void unfold_along(const matrix *x, float *tile)
 {
     spread room;
     panel p = {{0}, 0, 0};
+    entries e;
     float scale[MOST_DIM], min[MOST_DIM];
+    fill_entries(x->part, &e);
     for (int lane = 0, run = -1; lane < x->lanes; lane += 16) {
         if (lane % 64 == 0) p = open_panel(x->part, x->codes, lane / 64, &room);
         if (run_of(x, lane) != run) {
@@ -261,7 +301,7 @@ static void unfold_along(const matrix *x, float *tile)
             widen(row_of(x, x->scale, run), x->reduction, scale);
             if (x->min) widen(row_of(x, x->min, run), x->reduction, min);
         }
-        tile_folded(&p, lane % 64 / 16, 0, x->reduction / 4, scale, x->min ? min : NULL, x->part->zero, tile + lane,
+        tile_folded(&p, &e, lane % 64 / 16, 0, x->reduction / 4, scale, x->min ? min : NULL, zero_of(x->part), tile + lane,
                     (size_t)x->lanes);
     }
 }
@@ -288,11 +328,11 @@ static ahead look_ahead(const matrix *x, const void *record)
 
 /* ---- the entries of the table -------------------------------------------------------------------------------------------- */
 
-/* Prepared queries: q[n][dim_pad]; for TOKEN keys weighed, and with the sum over each channel group behind, sums[n][n_cg]. What
- * other arithmetic needs once per head (integer planes) will belong here too. */
+/* Prepared queries: q[n][dim_pad]; for TOKEN and TABLE keys weighed, and with the sum over each channel group behind,
+ * sums[n][n_cg]. What other arithmetic needs once per head (integer planes) will belong here too. */
 static size_t coded_prepared_bytes(const kvf_part *part, int32_t n)
 {
-    size_t floats = (size_t)n * (size_t)(part->dim_pad + (part->kind == KVF_KIND_TOKEN ? part->n_cg : 0));
+    size_t floats = (size_t)n * (size_t)(part->dim_pad + (by_token(part) ? part->n_cg : 0));
     return (floats * sizeof(float) + 63) / 64 * 64;
 }
 
@@ -300,13 +340,13 @@ static void coded_prepare(const kvf_part *part, const float *q, size_t stride, i
 {
     const size_t dim = (size_t)part->dim_pad;
     float *copy = prepared;
-    if (part->kind != KVF_KIND_TOKEN) {
+    if (!by_token(part)) {
         for (int v = 0; v < n; v++) memcpy(copy + (size_t)v * dim, q + (size_t)v * stride, dim * sizeof *q);
         return;
     }
     const matrix x = {.part = part, .reduction = part->dim_pad, .run = part->c_group, .runs = part->n_cg, .across = 1};
     run_sums(&x, q, stride, n, copy + (size_t)n * dim, (size_t)part->n_cg);
-    weigh(q, stride, part->dim_pad, n, copy, dim);
+    weigh(part, q, stride, part->dim_pad, n, copy, dim);
 }
 
 static void coded_score(const kvf_part *part, const void *record, const void *prepared, int32_t n, float *s)
@@ -335,7 +375,7 @@ static void coded_mix(const kvf_part *part, const void *record, const float *w, 
         float *out = acc + (size_t)v * stride, weighed[VECTORS][KVF_BLOCK], sums[VECTORS][KVF_BLOCK];
         nv = take_vectors(n - v, VECTORS);
         if (x.across) {
-            weigh(m, KVF_BLOCK, KVF_BLOCK, nv, weighed[0], KVF_BLOCK);
+            weigh(part, m, KVF_BLOCK, KVF_BLOCK, nv, weighed[0], KVF_BLOCK);
             run_sums(&x, m, KVF_BLOCK, nv, sums[0], KVF_BLOCK);
             product_across(&x, weighed[0], KVF_BLOCK, sums[0], KVF_BLOCK, nv, out, stride, &next);
         } else {

@@ -15,6 +15,25 @@ typedef struct panel {
     int bits, groups;
 } panel;
 
+/* What codes are looked up in, once as floats and, where they fit, once as bytes. */
+typedef struct entries {
+    int look; /* 0: codes are numbers. 3, 4, 5: a table of up to 8, 16, 32 bytes; 8: a larger one. overlay/coded.h */
+    float unit;
+    _Alignas(32) int8_t byte[32];
+    _Alignas(32) float wide[256];
+} entries;
+
+static inline void fill_entries(const kvf_part *part, entries *e)
+{
+    const int bits = part->bits, n = bits <= 5 ? 32 : 1 << bits;
+    e->look = 0;
+    if (part->kind != KVF_KIND_TABLE) return;
+    e->look = bits <= 3 ? 3 : bits <= 5 ? bits : 8;
+    e->unit = part->unit;
+    for (int i = 0; i < n; i++) e->wide[i] = (float)part->table[i];
+    for (int i = 0; i < 32; i++) e->byte[i] = (int8_t)part->table[i];
+}
+
 /* Where reading will go on, fetched while this record is multiplied: a record is used once a token, and waiting for its first
  * lines would take as long as the arithmetic. */
 typedef struct ahead {

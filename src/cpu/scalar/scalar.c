@@ -30,6 +30,7 @@ void kvfi_kernels_scalar(kvfi_kernels *k)
     k->name = "scalar";
     kvfi_scalar_half(&k->kind[KVF_KIND_HALF]);
     kvfi_scalar_token(&k->kind[KVF_KIND_TOKEN]);
+    kvfi_scalar_token(&k->kind[KVF_KIND_TABLE]);
     kvfi_scalar_channel(&k->kind[KVF_KIND_CHANNEL]);
     kvfi_scalar_rows(k);
     kvfi_scalar_tiles(k);

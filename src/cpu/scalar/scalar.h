@@ -29,7 +29,7 @@ static inline void kvfi_scalar_code_row(const kvfi_shape *s, const void *record,
 {
     uint8_t codes[KVFI_CHUNK];
     kvfi_codes_get_row(record, s->bits, kvfi_reduction(s), kvfi_lanes(s), r, first, count, codes);
-    for (int i = 0; i < count; i++) row[i] = (float)codes[i] - s->zero;
+    for (int i = 0; i < count; i++) row[i] = kvfi_level(s, codes[i]);
 }
 
 /* sum[v][i] += q[v * q_stride] * row[i] for i < 64: one channel of the scores of n <= KVFI_TILE vectors. */

@@ -7,7 +7,7 @@
  *                                       out_c = sum_t (w_t scale[g][t]) (code - zero) + sum_t w_t min[g][t]
  *   scale per channel and token group   s_t   = sum_c (q_c scale[g][c]) (code - zero) + sum_c q_c min[g][c]
  *                                       out_c = sum_g scale[g][c] * sum_{t in g} w_t (code - zero) + min[g][c] * sum_{t in g} w_t
- * so that the inner sums touch integers only. (zero is 0 where there is a minimum.) */
+ * so that the inner sums touch integers only. (zero is 0 where there is a minimum.) With a table, its entry stands for code - zero. */
 #ifndef KVFI_KERNELS_ATTEND_H
 #define KVFI_KERNELS_ATTEND_H
 
@@ -36,7 +36,7 @@ KVF_FN float kvfi_score_token(const KVF_PRIVATE kvfi_shape *s, const KVF_GLOBAL 
     for (int g = 0; g < s->n_cg; g++) {
         float part = 0.0f;
         for (int c = g * s->c_group; c < g * s->c_group + kvfi_group_size(s, g); c++)
-            part += q[c] * ((float)kvfi_code_of(s, record, t, c) - s->zero);
+            part += q[c] * kvfi_level(s, kvfi_code_of(s, record, t, c));
         score += kvfi_section(record, s->scale_offset, g * KVFI_TOKENS + t) * part;
         if (s->has_min) score += kvfi_section(record, s->min_offset, g * KVFI_TOKENS + t) * sums[g];
     }
@@ -49,7 +49,7 @@ KVF_FN float kvfi_score_channel(const KVF_PRIVATE kvfi_shape *s, const KVF_GLOBA
     float score = 0.0f, bias = 0.0f;
     for (int c = 0; c < s->dim; c++) {
         int i = kvfi_scale_index_channel(s, t, c);
-        score += q[c] * kvfi_section(record, s->scale_offset, i) * ((float)kvfi_code_of(s, record, t, c) - s->zero);
+        score += q[c] * kvfi_section(record, s->scale_offset, i) * kvfi_level(s, kvfi_code_of(s, record, t, c));
         if (s->has_min) bias += q[c] * kvfi_section(record, s->min_offset, i);
     }
     return score + bias;
@@ -68,7 +68,7 @@ KVF_FN float kvfi_mix_token(const KVF_PRIVATE kvfi_shape *s, const KVF_GLOBAL ui
     float sum = 0.0f, bias = 0.0f;
     for (int t = 0; t < KVFI_TOKENS; t++) {
         int i = kvfi_scale_index_token(s, t, c);
-        sum += w[t] * kvfi_section(record, s->scale_offset, i) * ((float)kvfi_code_of(s, record, t, c) - s->zero);
+        sum += w[t] * kvfi_section(record, s->scale_offset, i) * kvfi_level(s, kvfi_code_of(s, record, t, c));
         if (s->has_min) bias += w[t] * kvfi_section(record, s->min_offset, i);
     }
     return sum + bias;
@@ -80,7 +80,7 @@ KVF_FN float kvfi_mix_channel(const KVF_PRIVATE kvfi_shape *s, const KVF_GLOBAL 
     for (int g = 0; g < s->n_tg; g++) {
         float part = 0.0f;
         for (int t = g * s->t_group; t < (g + 1) * s->t_group; t++)
-            part += w[t] * ((float)kvfi_code_of(s, record, t, c) - s->zero);
+            part += w[t] * kvfi_level(s, kvfi_code_of(s, record, t, c));
         sum += kvfi_section(record, s->scale_offset, g * s->dim_pad + c) * part;
         if (s->has_min)
             sum += kvfi_section(record, s->min_offset, g * s->dim_pad + c) * kvfi_group_sum(w, g * s->t_group, s->t_group);

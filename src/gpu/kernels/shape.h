@@ -17,6 +17,8 @@ typedef struct kvfi_shape {
     int32_t n_cg, n_tg;
     int32_t has_min;
     float zero;
+    const KVF_GLOBAL int16_t *table; /* NULL: uniform codes */
+    float unit;                      /* of a table entry */
     uint32_t scale_offset, min_offset; /* bytes from the start of the record */
 } kvfi_shape;
 
@@ -34,6 +36,12 @@ KVF_FN int kvfi_lanes(const KVF_PRIVATE kvfi_shape *s)
 KVF_FN int kvfi_code_of(const KVF_PRIVATE kvfi_shape *s, const KVF_GLOBAL uint8_t *record, int t, int c)
 {
     return kvfi_code_get(record, s->bits, kvfi_reduction(s), kvfi_lanes(s), s->keys ? c : t, s->keys ? t : c);
+}
+
+/* What a code stands for before its scale: a step of a uniform quantiser, or an entry of the table. */
+KVF_FN float kvfi_level(const KVF_PRIVATE kvfi_shape *s, int code)
+{
+    return s->table ? KVF_MUL((float)s->table[code], s->unit) : KVF_SUB((float)code, s->zero);
 }
 
 /* Element i of the f16 section that starts at `offset`. */

@@ -8,7 +8,7 @@
 /* Multiplication and addition are rounded apart: contracted, one value in some thousands differs in its last bit. */
 KVF_FN float kvfi_dequantise(const KVF_PRIVATE kvfi_shape *s, int code, float scale, float min)
 {
-    return s->has_min ? KVF_ADD(KVF_MUL((float)code, scale), min) : KVF_MUL(KVF_SUB((float)code, s->zero), scale);
+    return s->has_min ? KVF_ADD(KVF_MUL((float)code, scale), min) : KVF_MUL(kvfi_level(s, code), scale);
 }
 
 KVF_FN float kvfi_value_token(const KVF_PRIVATE kvfi_shape *s, const KVF_GLOBAL uint8_t *record, int t, int c)
