@@ -5,7 +5,7 @@
 
 #include "kv.h"
 
-enum { CLI_ARMS_MOST = 32 };
+enum { CLI_ARMS_MOST = 64 };
 
 typedef struct cli_arms {
     kv_choice arm[CLI_ARMS_MOST];

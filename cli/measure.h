@@ -11,7 +11,7 @@
 
 #include <stdint.h>
 
-enum { MEASURE_SAMPLES_MIN = 9, MEASURE_SAMPLES_MAX = 1001, MEASURE_ARMS_MAX = 64 };
+enum { MEASURE_SAMPLES_MIN = 9, MEASURE_SAMPLES_MAX = 1001, MEASURE_ARMS_MAX = 96 };
 
 /* Counters that only grow. */
 typedef struct measure_load {

@@ -305,7 +305,7 @@ typedef struct kvf_stats_t {
     double bits_code_v;
     double bits_code;         /* keys and values together */
     double bits_per_value;    /* all-in: 8 * accounted / values held (0 when empty) */
-    const char *cpu;          /* instruction set in use */
+    const char *cpu;          /* instruction set in use; belongs to the cache */
     int64_t reserved[8];
 } kvf_stats_t;
 

@@ -17,6 +17,7 @@
 
 static const char *const ARM_NAME[] = {"plain", "plain-flash", "fold"};
 static const char CODEC[] = "kivi4";
+enum { THREADS = 2 }; /* on every machine: each thread has scratch of its own, which is accounted */
 
 /* ---- child ---------------------------------------------------------------------------------------------------------------- */
 
@@ -40,7 +41,7 @@ static int64_t formula(const arm *a, const kvf_llama_stats_t *s, int64_t tokens)
     p.layers = layers;
     p.k = p.v = CODEC;
     p.max_batch = s->n_batch;
-    p.threads = real_context(0, true).n_threads;
+    p.threads = THREADS;
     int64_t bytes = kvf_bytes(&p, tokens);
     free(layers);
     return bytes;
@@ -106,6 +107,7 @@ int child_main(int argc, char **argv)
     struct llama_model *model = arm_load(argv[3]);
     if (!model) return 1;
     int32_t n_ctx = atoi(argv[4]);
+    real_fix_threads(THREADS);
     int code = strcmp(argv[2], ARM_NAME[CHILD_FOLD]) == 0
                    ? run_fold(model, n_ctx, argv + 5, argc - 5)
                    : run_plain(model, n_ctx, strcmp(argv[2], ARM_NAME[CHILD_PLAIN_FLASH]) == 0);

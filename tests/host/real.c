@@ -94,9 +94,17 @@ llama_token *real_tokens(const struct llama_model *model, const slice *s, int32_
 
 /* ---- arms ----------------------------------------------------------------------------------------------------------------- */
 
+static int32_t fixed_threads;
+
+void real_fix_threads(int32_t n)
+{
+    fixed_threads = n;
+}
+
 static int32_t threads(void)
 {
     cpu_set_t set;
+    if (fixed_threads) return fixed_threads;
     int n = sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
     return n < 1 ? 1 : n > 4 ? 4 : n;
 }

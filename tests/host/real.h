@@ -21,6 +21,9 @@ llama_token *real_tokens(const struct llama_model *model, const slice *s, int32_
 /* Opens an arm on n_ctx tokens: folded, or plain (k NULL) with the same batch size. Fails the test on failure. */
 void real_open(arm *a, struct llama_model *model, int32_t n_ctx, const char *k, const char *v);
 
+/* Threads of the arms opened from now on, 0: as many as this process may use, at most 4. */
+void real_fix_threads(int32_t n);
+
 /* Context parameters of a plain arm, with or without flash attention. */
 struct llama_context_params real_context(int32_t n_ctx, bool flash);
 

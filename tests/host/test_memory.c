@@ -142,7 +142,7 @@ static void test_smollm2_at_4096(void **state)
 static void test_gemma_at_4096(void **state)
 {
     (void)state;
-    static const int32_t stops[] = {300, 900, 4096};
+    static const int32_t stops[] = {600, 900, 4096};
     const char *path = model_path(REAL_GEMMA);
     child_figures f[3];
     run_fold(path, 4096, stops, 3, f);
