@@ -55,4 +55,18 @@ static inline uint16_t kvfi_half_saturated(float x)
     return kvfi_half_from_float(x);
 }
 
+/* n elements of a row, f16 or f32 (is_f32), of any alignment, as floats. */
+static inline void kvfi_load_row(const void *row, int is_f32, int32_t n, float *out)
+{
+    if (is_f32) {
+        memcpy(out, row, (size_t)n * sizeof *out);
+        return;
+    }
+    for (int32_t i = 0; i < n; i++) {
+        uint16_t half;
+        memcpy(&half, (const char *)row + 2 * (size_t)i, 2);
+        out[i] = kvfi_half_to_float(half);
+    }
+}
+
 #endif

@@ -52,7 +52,7 @@ static int32_t seals_of(const kvf_cache *c, const kvfi_run *r)
 {
     const kvfi_sequence *s = &c->sequences[r->seq];
     const int64_t open = (int64_t)s->open + r->count, rows = (int64_t)s->n_blocks * KVF_BLOCK + open;
-    return rows < c->g.first_seal || open - c->g.recent < KVF_BLOCK ? 0 : (int32_t)((open - c->g.recent) / KVF_BLOCK);
+    return (int32_t)kvfi_sealed(&c->g, rows, open);
 }
 
 /* A block shared by several sequences counts once; rows behind a cut do not count, other removed ones do until their block goes. */

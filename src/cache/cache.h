@@ -76,7 +76,6 @@ typedef struct kvfi_attend {
 struct kvf_cache {
     kvf_allocator a;
     kvfi_geometry g;
-    kvfi_kernels kernels;
     char cpu[16];
     void (*log)(void *user, kvf_log_level level, const char *text);
     void *log_user;
@@ -163,6 +162,10 @@ static inline float *kvfi_table_scale(const uint8_t *table, const kvfi_store *st
 {
     return (float *)(void *)(kvfi_table_c0(table, store, head) + store->k.dim);
 }
+
+/* Centre of the segment that a table row's block lies in, centre[dim], and the channel scale it was divided by. */
+const float *kvfi_block_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_store *st, uint8_t *row, int32_t head,
+                               float *centre);
 
 /* Row i of the open rows (window, then batch) of one side of a store, as f16 into out[dim]. */
 typedef struct kvfi_open_rows {

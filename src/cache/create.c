@@ -136,12 +136,7 @@ int kvf_cache_create(kvf_cache **cache, const kvf_params *p)
         kvfi_geometry_free(&g, &a);
         return KVF_E_NOMEM;
     }
-    rc = kvfi_kernels_select(p->cpu, &c->kernels, p->error, p->error_size);
-    if (rc) {
-        kvf_cache_free(&c);
-        return rc;
-    }
-    snprintf(c->cpu, sizeof c->cpu, "%s", c->kernels.name);
+    snprintf(c->cpu, sizeof c->cpu, "%s", g.kernels.name);
     *cache = c;
     return KVF_OK;
 }

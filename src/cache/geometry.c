@@ -5,9 +5,9 @@
 
 #include <string.h>
 
-int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows)
+int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows, int64_t open)
 {
-    return rows - g->recent >= KVF_BLOCK && rows >= g->first_seal ? (rows - g->recent) / KVF_BLOCK : 0;
+    return open - g->recent >= KVF_BLOCK && rows >= g->first_seal ? (open - g->recent) / KVF_BLOCK : 0;
 }
 
 int64_t kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next)
@@ -226,7 +226,7 @@ static size_t max_size(size_t a, size_t b)
     return a > b ? a : b;
 }
 
-static void lay_out_scratch(kvfi_geometry *g, const kvfi_kernels *kernels)
+static void lay_out_scratch(kvfi_geometry *g)
 {
     size_t k_pad = 16, v_pad = 16, prepared = 64, items = 1;
     for (int i = 0; i < g->n_layers; i++) {
@@ -234,7 +234,7 @@ static void lay_out_scratch(kvfi_geometry *g, const kvfi_kernels *kernels)
         const kvfi_store *s = &g->stores[l->store];
         k_pad = max_size(k_pad, (size_t)s->k.dim_pad);
         v_pad = max_size(v_pad, kvfi_round_up((size_t)l->v_dim, 16));
-        prepared = max_size(prepared, kernels->kind[s->k.kind].prepared_bytes(&s->k, KVFI_DIRECT));
+        prepared = max_size(prepared, g->kernels.kind[s->k.kind].prepared_bytes(&s->k, KVFI_DIRECT));
         size_t groups = (size_t)(g->max_sequences < g->max_batch ? g->max_sequences : g->max_batch);
         size_t vectors = (size_t)g->max_batch * (size_t)l->group;
         items = max_size(items, (size_t)l->kv_heads * (groups + vectors / KVFI_DIRECT));
@@ -260,12 +260,11 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     memset(g, 0, sizeof *g);
     int rc = check_params(p, error, error_size);
     if (rc) return rc;
-    kvfi_kernels kernels;
     if (p->cpu && !*p->cpu) {
         kvfi_sentence(error, error_size, "cpu is an empty name; allowed are NULL (the best present) or a name, as scalar");
         return KVF_E_UNSUPPORTED;
     }
-    rc = kvfi_kernels_select(p->cpu, &kernels, error, error_size);
+    rc = kvfi_kernels_select(p->cpu, &g->kernels, error, error_size);
     if (rc) return rc;
     g->n_layers = p->n_layers, g->sink = p->sink, g->recent = p->recent, g->keep = p->window_keep;
     g->max_sequences = p->max_sequences, g->max_batch = p->max_batch, g->threads = p->threads;
@@ -289,7 +288,7 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
         return rc;
     }
     lay_out_sequence(g);
-    lay_out_scratch(g, &kernels);
+    lay_out_scratch(g);
     g->fixed_bytes = kvfi_fixed_bytes(g);
     return KVF_OK;
 }

@@ -7,6 +7,7 @@
 #include "base/memory.h"
 #include "calib/self.h"
 #include "codec/codec.h"
+#include "cpu/kernels.h"
 
 enum {
     KVFI_VECTORS = 64, /* most query vectors that one part handles at a time: its scores fill 16 KiB of L1 */
@@ -47,6 +48,7 @@ typedef struct kvfi_layer {
 } kvfi_layer;
 
 typedef struct kvfi_geometry {
+    kvfi_kernels kernels;  /* of the instruction set asked for */
     int32_t n_layers, n_stores;
     int32_t sink, recent, keep;
     int32_t max_sequences, max_batch, threads;
@@ -74,8 +76,8 @@ typedef struct kvfi_geometry {
 /* Sizes of so many tokens fit 63 bits at up to 64 MiB a token. */
 #define KVFI_TOKENS_MOST ((int64_t)1 << 36)
 
-/* Sealed blocks of a sequence of so many rows, appended from position 0. */
-int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows);
+/* Blocks to seal when the last `open` of a sequence's `rows` rows are not sealed yet. */
+int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows, int64_t open);
 
 /* Blocks that a store keeps of a sequence with `sealed` blocks whose next position is `next` (first position 0). */
 int64_t kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next);

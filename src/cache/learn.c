@@ -51,20 +51,6 @@ void kvfi_learn_pend(kvf_cache *c, const kvfi_run *r)
     }
 }
 
-static void load_row(const kvf_view *q, int32_t row, int32_t head, int32_t dim, float *out)
-{
-    const char *data = (const char *)q->data + row * q->token_stride + head * q->head_stride;
-    for (int32_t d = 0; d < dim; d++) {
-        uint16_t h;
-        if (q->type == KVF_F32) {
-            memcpy(&out[d], data + 4 * (size_t)d, 4);
-            continue;
-        }
-        memcpy(&h, data + 2 * (size_t)d, 2);
-        out[d] = kvfi_half_to_float(h);
-    }
-}
-
 static void learn_run(kvf_cache *c, const kvfi_run *r)
 {
     const kvf_attention *a = &c->attend.request;
@@ -78,7 +64,8 @@ static void learn_run(kvf_cache *c, const kvfi_run *r)
         if (row >= KVFI_EPOCH_LAST) break;
         if (row < s->learned) continue;
         for (int32_t h = 0; h < l->q_heads && row >= KVFI_SKIP; h++) {
-            load_row(&a->q, c->batch.order[r->first + i], h, l->k_dim, q);
+            const char *from = (const char *)a->q.data + c->batch.order[r->first + i] * a->q.token_stride + h * a->q.head_stride;
+            kvfi_load_row(from, a->q.type == KVF_F32, l->k_dim, q);
             kvfi_add_query(running + (size_t)(h / l->group) * (size_t)l->k_dim, q, l->k_dim);
         }
         for (int32_t e = 0; e + 1 < KVFI_EPOCHS; e++)
@@ -112,7 +99,7 @@ static void add_row(kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int
     }
     for (int32_t h = 0; h < st->kv_heads; h++) {
         kvfi_read_open(&open, s->open + i, h, half);
-        for (int32_t d = 0; d < st->k.dim; d++) k[d] = kvfi_half_to_float(half[d]);
+        kvfi_load_row(half, 0, st->k.dim, k);
         kvfi_add_key(keys + (size_t)h * KVFI_KEY_SUMS * (size_t)st->k.dim, k, st->k.dim, st->pairs, st->n_pairs,
                      (const double (*)[2])turns);
     }
@@ -198,4 +185,17 @@ void kvfi_forget_sets(kvf_cache *c, kvfi_sequence *s)
 {
     for (int32_t e = 0; e < s->n_sets; e++) kvfi_pool_drop(&c->tables, &c->a, s->sets[e], 0);
     s->n_sets = s->learned = s->query_copy = 0;
+}
+
+/* ---- what a block was coded with ---------------------------------------------------------------------------------------------- */
+
+const float *kvfi_block_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_store *st, uint8_t *row, int32_t head,
+                               float *centre)
+{
+    double turned[1024];
+    const uint8_t *table = kvfi_table(c, s, *kvfi_row_epoch(row), st);
+    memcpy(turned, kvfi_table_c0(table, st, head), (size_t)st->k.dim * sizeof *turned);
+    kvfi_turn(turned, st->pairs, kvfi_table_turns(table) ? st->n_pairs : 0, *kvfi_row_first(row) / KVFI_SEGMENT);
+    for (int32_t d = 0; d < st->k.dim; d++) centre[d] = (float)turned[d];
+    return kvfi_table_scale(table, st, head);
 }

@@ -15,12 +15,7 @@ typedef struct reader {
 /* One exact row. */
 static void read_exact(const reader *r, size_t offset, size_t row_bytes, size_t row, float *out)
 {
-    const uint8_t *at = r->s->exact + offset + row * row_bytes;
-    for (int32_t d = 0; d < r->dim; d++) {
-        uint16_t half;
-        memcpy(&half, at + 2 * (size_t)d, 2);
-        out[d] = kvfi_half_to_float(half);
-    }
+    kvfi_load_row(r->s->exact + offset + row * row_bytes, 0, r->dim, out);
 }
 
 static int from_sink(const reader *r, int64_t pos, float *out)
@@ -47,10 +42,7 @@ static int from_window(const reader *r, int64_t pos, float *out)
 static void undo_stages(const reader *r, uint8_t *row, float *x)
 {
     float centre[1024];
-    const uint8_t *table = kvfi_table(r->c, r->s, *kvfi_row_epoch(row), r->st);
-    const float *scale = kvfi_table_scale(table, r->st, r->head);
-    kvfi_centre(kvfi_table_c0(table, r->st, r->head), r->st->k.dim, r->st->pairs, kvfi_table_turns(table) ? r->st->n_pairs : 0,
-                *kvfi_row_first(row) / KVFI_SEGMENT, centre);
+    const float *scale = kvfi_block_stages(r->c, r->s, r->st, row, r->head, centre);
     for (int32_t d = 0; d < r->st->k.dim; d++) x[d] = x[d] * scale[d] + centre[d];
 }
 
@@ -61,10 +53,10 @@ static void from_block(const reader *r, uint8_t *row, uint32_t id, int32_t t, fl
     const kvf_part *part = values ? &r->st->v : &r->st->k;
     const uint8_t *record = kvfi_pool_data(&r->c->pools[r->store], id) + (size_t)r->head * r->st->record_bytes;
     float *tile = (float *)(void *)(r->c->attend.slots + r->c->g.slot_tile_k), x[1024];
-    r->c->kernels.kind[part->kind].unfold(part, record + (values ? r->st->k.bytes : 0), tile);
+    r->c->g.kernels.kind[part->kind].unfold(part, record + (values ? r->st->k.bytes : 0), tile);
     for (int32_t d = 0; d < part->dim; d++)
         x[d] = values ? tile[(size_t)t * (size_t)part->dim_pad + (size_t)d] : tile[(size_t)d * KVF_BLOCK + (size_t)t];
-    if (part->rot) r->c->kernels.hadamard(x, (size_t)part->dim, 1, part->dim, part->rot);
+    if (part->rot) r->c->g.kernels.hadamard(x, (size_t)part->dim, 1, part->dim, part->rot);
     if (!values && r->st->self) undo_stages(r, row, x);
     memcpy(out, x, (size_t)r->dim * sizeof *out);
 }

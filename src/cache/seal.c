@@ -59,10 +59,7 @@ static kvfi_open_rows open_values(const kvf_cache *c, const kvfi_sequence *s, co
 static void apply_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_store *st, uint8_t *row, int32_t head, float *x)
 {
     float centre[1024];
-    const uint8_t *table = kvfi_table(c, s, *kvfi_row_epoch(row), st);
-    const float *scale = kvfi_table_scale(table, st, head);
-    kvfi_centre(kvfi_table_c0(table, st, head), st->k.dim, st->pairs, kvfi_table_turns(table) ? st->n_pairs : 0,
-                *kvfi_row_first(row) / KVFI_SEGMENT, centre);
+    const float *scale = kvfi_block_stages(c, s, st, row, head, centre);
     for (int32_t t = 0; t < KVF_BLOCK; t++)
         for (int32_t d = 0; d < st->k.dim; d++) x[t * st->k.dim + d] = (x[t * st->k.dim + d] - centre[d]) / scale[d];
 }
@@ -73,7 +70,7 @@ static void load_block(const kvfi_open_rows *o, int32_t first, int32_t head, flo
     uint16_t half[1024];
     for (int32_t t = 0; t < KVF_BLOCK; t++) {
         kvfi_read_open(o, first + t, head, half);
-        for (int32_t d = 0; d < o->dim; d++) x[t * o->dim + d] = kvfi_half_to_float(half[d]);
+        kvfi_load_row(half, 0, o->dim, x + t * o->dim);
     }
 }
 

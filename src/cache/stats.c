@@ -167,7 +167,7 @@ int kvf_stats(const kvf_cache *c, kvf_stats_t *s)
 
 static int64_t bytes_of(const kvfi_geometry *g, int64_t rows)
 {
-    int64_t sealed = kvfi_sealed(g, rows), sum = (int64_t)g->fixed_bytes;
+    int64_t sealed = kvfi_sealed(g, rows, rows), sum = (int64_t)g->fixed_bytes;
     if (!rows) return sum;
     sum += (int64_t)g->sequence_bytes + sealed * (int64_t)g->row_bytes;
     if (g->table_bytes)

@@ -25,6 +25,7 @@ typedef struct walk {
     void *prepared;
     int32_t epoch;       /* whose channel scale q_rotated has; -1: none yet */
     int64_t segment;     /* whose centre `offset` has */
+    double centre[1024]; /* of that segment; blocks come in order, so it is turned on from the one before */
     float offset[KVFI_VECTORS]; /* <q, centre> of each vector */
     float max[KVFI_VECTORS], sum[KVFI_VECTORS];
     int32_t pos[KVFI_VECTORS], row[KVFI_VECTORS], head[KVFI_VECTORS]; /* of each vector: position, batch row, query head */
@@ -36,10 +37,8 @@ static void load_query(const walk *w, int32_t v, float *out)
 {
     const kvf_view *q = &w->a->q;
     const char *data = (const char *)q->data + w->row[v] * q->token_stride + w->head[v] * q->head_stride;
-    kvfi_rows rows = {data, 0, (kvf_type)q->type, NULL};
     memset(out, 0, w->k_stride * sizeof *out);
-    const float one = 1;
-    w->kernels->rows_mix(&rows, 1, w->layer->k_dim, &one, 1, out, w->k_stride);
+    kvfi_load_row(data, q->type == KVF_F32, w->layer->k_dim, out);
     for (int32_t d = 0; d < w->layer->k_dim; d++) out[d] *= w->a->scale;
 }
 
@@ -69,6 +68,11 @@ static void use_tables(walk *w, uint8_t *row)
     const int64_t segment = *kvfi_row_first(row) / KVFI_SEGMENT;
     if (epoch == w->epoch && segment == w->segment) return;
     const uint8_t *table = kvfi_table(w->c, w->seq, epoch, w->store);
+    if (epoch != w->epoch || segment < w->segment) {
+        memcpy(w->centre, kvfi_table_c0(table, w->store, w->item->head), (size_t)dim * sizeof *w->centre);
+        w->segment = 0;
+    }
+    kvfi_turn(w->centre, w->store->pairs, kvfi_table_turns(table) ? w->store->n_pairs : 0, segment - w->segment);
     if (epoch != w->epoch) {
         const float *scale = kvfi_table_scale(table, w->store, w->item->head);
         memcpy(w->q_rotated, w->q, (size_t)w->n * w->k_stride * sizeof *w->q);
@@ -76,12 +80,9 @@ static void use_tables(walk *w, uint8_t *row)
             for (int32_t d = 0; d < dim; d++) w->q_rotated[(size_t)v * w->k_stride + (size_t)d] *= scale[d];
         transform_queries(w);
     }
-    float centre[1024];
-    kvfi_centre(kvfi_table_c0(table, w->store, w->item->head), dim, w->store->pairs,
-                kvfi_table_turns(table) ? w->store->n_pairs : 0, segment, centre);
     for (int32_t v = 0; v < w->n; v++) {
         float dot = 0;
-        for (int32_t d = 0; d < dim; d++) dot += w->q[(size_t)v * w->k_stride + (size_t)d] * centre[d];
+        for (int32_t d = 0; d < dim; d++) dot += w->q[(size_t)v * w->k_stride + (size_t)d] * (float)w->centre[d];
         w->offset[v] = dot;
     }
     w->epoch = epoch, w->segment = segment;
@@ -97,7 +98,7 @@ static void open_walk(walk *w, kvf_cache *c, const kvfi_item *item, uint8_t *slo
 {
     const kvfi_geometry *g = &c->g;
     w->c = c, w->a = &c->attend.request, w->layer = &g->layers[w->a->layer], w->store = &g->stores[w->layer->store];
-    w->run = &c->batch.runs[item->run], w->seq = &c->sequences[w->run->seq], w->item = item, w->kernels = &c->kernels;
+    w->run = &c->batch.runs[item->run], w->seq = &c->sequences[w->run->seq], w->item = item, w->kernels = &c->g.kernels;
     w->n = item->count, w->tiles = item->count > KVFI_DIRECT;
     w->k_stride = (size_t)w->store->k.dim_pad, w->v_stride = kvfi_round_up((size_t)w->layer->v_dim, 16);
     w->q = (float *)(void *)(slot + g->slot_q), w->q_rotated = (float *)(void *)(slot + g->slot_rotated);

@@ -112,17 +112,16 @@ void kvfi_make_table(const kvfi_estimate *e, int rotate, double *c0, float *scal
     if (!e->centred) memset(c0, 0, (size_t)e->dim * sizeof *c0);
 }
 
-void kvfi_centre(const double *c0, int32_t dim, const kvfi_pair *pairs, int32_t n_pairs, int64_t segment, float *out)
+void kvfi_turn(double *centre, const kvfi_pair *pairs, int32_t n_pairs, int64_t segments)
 {
-    for (int32_t c = 0; c < dim; c++) out[c] = (float)c0[c];
     for (int32_t i = 0; i < n_pairs; i++) {
         const kvfi_pair *p = &pairs[i];
-        double x = c0[p->a], y = c0[p->b];
-        for (int64_t s = 0; s < segment; s++) {
+        double x = centre[p->a], y = centre[p->b];
+        for (int64_t s = 0; s < segments; s++) {
             double turned = x * p->turn_cos - y * p->turn_sin;
             y = x * p->turn_sin + y * p->turn_cos;
             x = turned;
         }
-        out[p->a] = (float)x, out[p->b] = (float)y;
+        centre[p->a] = x, centre[p->b] = y;
     }
 }

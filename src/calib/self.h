@@ -66,7 +66,7 @@ void kvfi_mean_energy(const kvfi_estimate *e, double *unrotated, double *plain);
 /* rotate: 0 when the RoPE check failed. */
 void kvfi_make_table(const kvfi_estimate *e, int rotate, double *c0, float *scale);
 
-/* out[dim] = c_s: c0 turned by s segments. */
-void kvfi_centre(const double *c0, int32_t dim, const kvfi_pair *pairs, int32_t n_pairs, int64_t segment, float *out);
+/* Turns c_s into c_(s + segments), in place. One segment after the other, so that steps of any size give the same bits. */
+void kvfi_turn(double *centre, const kvfi_pair *pairs, int32_t n_pairs, int64_t segments);
 
 #endif

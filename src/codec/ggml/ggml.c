@@ -14,7 +14,7 @@ static int setup(const kvf_spec *spec, int32_t dim, int32_t bits, kvf_part *part
     static const char *const options[] = {"rot", NULL};
     int rc = kvfi_spec_no_bits(spec, error, size);
     if (!rc) rc = kvfi_spec_only(spec, options, error, size);
-    if (!rc) rc = kvfi_spec_rotation(spec, dim, &part->rot, error, size);
+    if (!rc) rc = kvfi_spec_rotation(spec, "none", dim, &part->rot, error, size);
     if (rc) return rc;
     part->kind = KVF_KIND_TOKEN;
     part->bits = bits;

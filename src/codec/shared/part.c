@@ -32,9 +32,9 @@ int kvfi_spec_no_bits(const kvf_spec *spec, char *error, size_t error_size)
     return KVF_E_SPEC;
 }
 
-int kvfi_spec_rotation(const kvf_spec *spec, int32_t dim, int32_t *block, char *error, size_t error_size)
+int kvfi_spec_rotation(const kvf_spec *spec, const char *fallback, int32_t dim, int32_t *block, char *error, size_t error_size)
 {
-    const char *rot = kvfi_spec_get(spec, "rot", "none");
+    const char *rot = kvfi_spec_get(spec, "rot", fallback);
     *block = 0;
     if (!strcmp(rot, "none")) return KVF_OK;
     if (strcmp(rot, "h")) {

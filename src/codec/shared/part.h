@@ -49,8 +49,8 @@ static inline uint16_t *kvfi_halves(void *record, size_t offset)
 /* For codecs whose name says everything: refuses digits behind it. */
 int kvfi_spec_no_bits(const kvf_spec *spec, char *error, size_t error_size);
 
-/* rot=h|none: *block becomes 0 or the largest power of two that divides dim. */
-int kvfi_spec_rotation(const kvf_spec *spec, int32_t dim, int32_t *block, char *error, size_t error_size);
+/* rot=h|none (`fallback` when not given): *block becomes 0 or the largest power of two that divides dim. */
+int kvfi_spec_rotation(const kvf_spec *spec, const char *fallback, int32_t dim, int32_t *block, char *error, size_t error_size);
 
 /* The 64 tokens x[64][dim], block by block, in place. */
 void kvfi_rotate_tokens(float *x, int32_t dim, int32_t block);

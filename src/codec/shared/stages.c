@@ -36,10 +36,7 @@ static int parse_prompt(const kvf_spec *spec, const char *key, kvf_side side, in
 
 int kvfi_spec_stages(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    kvf_spec turned = *spec;
-    if (!kvfi_spec_get(spec, "rot", NULL) && dim % 2 == 0)
-        turned.n_options = 1, strcpy(turned.option[0].key, "rot"), strcpy(turned.option[0].value, "h");
-    int rc = kvfi_spec_rotation(&turned, dim, &part->rot, error, size);
+    int rc = kvfi_spec_rotation(spec, dim % 2 ? "none" : "h", dim, &part->rot, error, size);
     if (!rc) rc = parse_norm(spec, side, part, error, size);
     if (!rc) rc = parse_prompt(spec, "centre", side, &part->centre, error, size);
     if (!rc) rc = parse_prompt(spec, "scale", side, &part->scaled, error, size);
@@ -64,17 +61,9 @@ float kvfi_dot16(const float *a, const float *b, int32_t n)
     return sum[0];
 }
 
-float kvfi_peak(const float *x, int32_t n)
-{
-    float peak = 0;
-    for (int32_t i = 0; i < n; i++) {
-        float m = fabsf(x[i]);
-        if (m > peak) peak = m;
-    }
-    return peak;
-}
-
-uint16_t kvfi_norm_scale(const kvf_part *part, const float *x, const float *c, float plain)
+/* The f16 scale of a vector x whose decoded form before scaling is c, by the part's norm rule. Zero vectors get 0; magnitudes above
+ * 65504 saturate. */
+static uint16_t norm_scale(const kvf_part *part, const float *x, const float *c, float plain)
 {
     if (part->norm == KVFI_NORM_PLAIN) return kvfi_half_saturated(plain);
     const float xx = kvfi_dot16(x, x, part->dim), xc = kvfi_dot16(x, c, part->dim), cc = kvfi_dot16(c, c, part->dim);
@@ -85,20 +74,37 @@ uint16_t kvfi_norm_scale(const kvf_part *part, const float *x, const float *c, f
     return kvfi_half_saturated(scale);
 }
 
-void kvfi_transform_tokens(const kvf_part *part, float *x)
+/* Codes of token t: they take the place of its values, which are not needed any more. */
+static uint8_t *codes_of(const kvf_part *part, float *x, int32_t t)
 {
-    if (part->rot) kvfi_rotate_tokens(x, part->dim, part->rot);
+    return (uint8_t *)(x + t * part->dim);
 }
 
-void kvfi_put_tokens(const kvf_part *part, const uint8_t codes[][KVFI_DIM_MAX], void *record)
+static void put_codes(const kvf_part *part, float *x, void *record)
 {
-    uint8_t row[KVF_BLOCK];
-    if (part->side == KVF_V) {
-        for (int32_t t = 0; t < KVF_BLOCK; t++) kvfi_codes_put_row(record, part->bits, KVF_BLOCK, part->dim_pad, t, codes[t]);
-        return;
+    uint8_t row[KVFI_DIM_MAX] = {0};
+    for (int32_t t = 0; part->side == KVF_V && t < KVF_BLOCK; t++) {
+        memcpy(row, codes_of(part, x, t), (size_t)part->dim);
+        kvfi_codes_put_row(record, part->bits, KVF_BLOCK, part->dim_pad, t, row);
     }
-    for (int32_t c = 0; c < part->dim; c++) {
-        for (int32_t t = 0; t < KVF_BLOCK; t++) row[t] = codes[t][c];
+    for (int32_t c = 0; part->side == KVF_K && c < part->dim; c++) {
+        for (int32_t t = 0; t < KVF_BLOCK; t++) row[t] = codes_of(part, x, t)[c];
         kvfi_codes_put_row(record, part->bits, part->dim_pad, KVF_BLOCK, c, row);
     }
+}
+
+void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, kvfi_token_coder code)
+{
+    uint8_t codes[KVFI_DIM_MAX];
+    float decoded[KVFI_DIM_MAX];
+    uint16_t *scales = kvfi_halves(record, part->scale_offset);
+    memset(record, 0, part->bytes);
+    if (part->rot) kvfi_rotate_tokens(x, part->dim, part->rot);
+    for (int32_t t = 0; t < KVF_BLOCK; t++) {
+        const float *values = x + t * part->dim;
+        float plain = code(part, values, codes, decoded);
+        scales[t] = norm_scale(part, values, decoded, plain);
+        memcpy(codes_of(part, x, t), codes, (size_t)part->dim);
+    }
+    put_codes(part, x, record);
 }

@@ -21,17 +21,10 @@ void kvfi_stages_canonical(kvf_part *part, const char *name);
  * every target and vector width. */
 float kvfi_dot16(const float *a, const float *b, int32_t n);
 
-/* Largest magnitude. */
-float kvfi_peak(const float *x, int32_t n);
+/* Codes one token of a rotated codec: codes[dim] and, before scaling, decoded[dim]. Returns the scale of norm rule n0. */
+typedef float (*kvfi_token_coder)(const kvf_part *part, const float *x, uint8_t *codes, float *decoded);
 
-/* The f16 scale of a vector x whose decoded form before scaling is c, by the part's norm rule. `plain` is the scale of rule n0.
- * Zero vectors get 0; magnitudes above 65504 saturate. */
-uint16_t kvfi_norm_scale(const kvf_part *part, const float *x, const float *c, float plain);
-
-/* Signs, then the Hadamard transform, of 64 tokens in place. */
-void kvfi_transform_tokens(const kvf_part *part, float *x);
-
-/* Stores codes[64][KVFI_DIM_MAX] of all tokens into a zeroed record. */
-void kvfi_put_tokens(const kvf_part *part, const uint8_t codes[][KVFI_DIM_MAX], void *record);
+/* The encode slot of those codecs: transform, code token by token, correct each scale by the norm rule, pack. */
+void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, kvfi_token_coder code);
 
 #endif

@@ -57,7 +57,7 @@ static int nearest(const kvf_part *part, float x)
 }
 
 /* Coordinates are measured in table units of a vector whose root mean square is 1. */
-static uint16_t encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded)
+static float encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded)
 {
     const float rms = sqrtf(kvfi_dot16(x, x, part->dim) / (float)part->dim), unit = rms * part->unit;
     const float inverse = unit > 0.0f ? 1.0f / unit : 0.0f;
@@ -65,18 +65,12 @@ static uint16_t encode_token(const kvf_part *part, const float *x, uint8_t *code
         codes[d] = (uint8_t)nearest(part, x[d] * inverse);
         decoded[d] = (float)part->table[codes[d]] * part->unit;
     }
-    return kvfi_norm_scale(part, x, decoded, rms);
+    return rms;
 }
 
 static void encode(const kvf_part *part, float *x, void *record)
 {
-    uint8_t codes[KVF_BLOCK][KVFI_DIM_MAX] = {{0}};
-    float decoded[KVFI_DIM_MAX];
-    uint16_t *scales = kvfi_halves(record, part->scale_offset);
-    memset(record, 0, part->bytes);
-    kvfi_transform_tokens(part, x);
-    for (int32_t t = 0; t < KVF_BLOCK; t++) scales[t] = encode_token(part, x + t * part->dim, codes[t], decoded);
-    kvfi_put_tokens(part, codes, record);
+    kvfi_encode_tokens(part, x, record, encode_token);
 }
 
 const kvf_codec kvfi_codec_turbo = {

@@ -6,6 +6,7 @@
 #include "codec/shared/stages.h"
 
 #include "base/text.h"
+#include "gpu/kernels/quant.h"
 
 #include <math.h>
 #include <string.h>
@@ -34,12 +35,12 @@ static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *par
 
 static float first_step(const kvf_part *part, const float *x)
 {
-    if (part->bits >= 4) return kvfi_peak(x, part->dim) / (float)((1 << (part->bits - 1)) - 1);
+    if (part->bits >= 4) return fabsf(kvfi_group_peak(x, 1, part->dim)) / (float)((1 << (part->bits - 1)) - 1);
     return sqrtf(kvfi_dot16(x, x, part->dim) / (float)part->dim) * gauss_step[part->bits];
 }
 
-/* Codes of one token; decoded[d] = code - z. Returns the f16 scale. */
-static uint16_t encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded)
+/* Codes of one token; decoded[d] = code - z. Returns the step. */
+static float encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded)
 {
     const float step = first_step(part, x), inverse = step > 0 ? 1.0f / step : 0.0f, top = (float)((1 << part->bits) - 1);
     for (int32_t d = 0; d < part->dim; d++) {
@@ -49,18 +50,12 @@ static uint16_t encode_token(const kvf_part *part, const float *x, uint8_t *code
         codes[d] = (uint8_t)level;
         decoded[d] = level - part->zero;
     }
-    return kvfi_norm_scale(part, x, decoded, step);
+    return step;
 }
 
 static void encode(const kvf_part *part, float *x, void *record)
 {
-    uint8_t codes[KVF_BLOCK][KVFI_DIM_MAX] = {{0}};
-    float decoded[KVFI_DIM_MAX];
-    uint16_t *scales = kvfi_halves(record, part->scale_offset);
-    memset(record, 0, part->bytes);
-    kvfi_transform_tokens(part, x);
-    for (int32_t t = 0; t < KVF_BLOCK; t++) scales[t] = encode_token(part, x + t * part->dim, codes[t], decoded);
-    kvfi_put_tokens(part, codes, record);
+    kvfi_encode_tokens(part, x, record, encode_token);
 }
 
 const kvf_codec kvfi_codec_uni = {

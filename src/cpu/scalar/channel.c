@@ -63,28 +63,12 @@ static void mix_tile(const kvfi_shape *s, const uint8_t *record, const float *w,
 
 static void mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride)
 {
-    kvfi_shape s = kvfi_shape_of(part);
-    for (int32_t v = 0; v < n; v += KVFI_TILE)
-        for (int c = 0; c < s.dim; c += KVFI_CHUNK)
-            mix_tile(&s, record, w + v * KVF_BLOCK, n - v < KVFI_TILE ? n - v : KVFI_TILE, c,
-                     s.dim - c < KVFI_CHUNK ? s.dim - c : KVFI_CHUNK, acc + (size_t)v * stride, stride);
+    kvfi_scalar_mix(part, record, w, n, acc, stride, mix_tile);
 }
 
 static void unfold(const kvf_part *part, const void *record, float *tile)
 {
-    kvfi_shape s = kvfi_shape_of(part);
-    int lanes = kvfi_lanes(&s);
-    uint8_t codes[KVFI_DIM_MAX];
-    for (int r = 0; r < kvfi_reduction(&s); r++, tile += lanes) {
-        kvfi_codes_get_row(record, s.bits, kvfi_reduction(&s), lanes, r, 0, lanes, codes);
-        for (int i = 0; i < lanes; i++) {
-            int c = s.keys ? r : i, at = kvfi_scale_index_channel(&s, s.keys ? i : r, c);
-            tile[i] = 0.0f;
-            if (c >= s.dim) continue;
-            tile[i] = kvfi_dequantise(&s, codes[i], kvfi_section(record, s.scale_offset, at),
-                                      s.has_min ? kvfi_section(record, s.min_offset, at) : 0.0f);
-        }
-    }
+    kvfi_scalar_unfold(part, record, tile, kvfi_scale_index_channel);
 }
 
 void kvfi_scalar_channel(kvfi_kind_ops *ops)

@@ -4,6 +4,7 @@
 #include "codec/shared/part.h"
 #include "cpu/isa.h"
 #include "gpu/kernels/attend.h"
+#include "gpu/kernels/value.h"
 
 #include <string.h>
 
@@ -21,6 +22,33 @@ void kvfi_scalar_prepare(const kvf_part *part, const float *q, size_t stride, in
         memcpy(copy + (size_t)v * (size_t)s.dim_pad, q + (size_t)v * stride, (size_t)s.dim_pad * sizeof(float));
         for (int g = 0; s.has_min && g < s.n_cg; g++)
             sums[v * s.n_cg + g] = kvfi_group_sum(q + (size_t)v * stride, g * s.c_group, kvfi_group_size(&s, g));
+    }
+}
+
+void kvfi_scalar_mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride,
+                     kvfi_scalar_mixer mix_tile)
+{
+    kvfi_shape s = kvfi_shape_of(part);
+    for (int32_t v = 0; v < n; v += KVFI_TILE)
+        for (int c = 0; c < s.dim; c += KVFI_CHUNK)
+            mix_tile(&s, record, w + v * KVF_BLOCK, n - v < KVFI_TILE ? n - v : KVFI_TILE, c,
+                     s.dim - c < KVFI_CHUNK ? s.dim - c : KVFI_CHUNK, acc + (size_t)v * stride, stride);
+}
+
+void kvfi_scalar_unfold(const kvf_part *part, const void *record, float *tile, int (*scale_index)(const kvfi_shape *, int, int))
+{
+    kvfi_shape s = kvfi_shape_of(part);
+    int lanes = kvfi_lanes(&s);
+    uint8_t codes[KVFI_DIM_MAX];
+    for (int r = 0; r < kvfi_reduction(&s); r++, tile += lanes) {
+        kvfi_codes_get_row(record, s.bits, kvfi_reduction(&s), lanes, r, 0, lanes, codes);
+        for (int i = 0; i < lanes; i++) {
+            int c = s.keys ? r : i, at = scale_index(&s, s.keys ? i : r, c);
+            tile[i] = 0.0f;
+            if (c >= s.dim) continue;
+            tile[i] = kvfi_dequantise(&s, codes[i], kvfi_section(record, s.scale_offset, at),
+                                      s.has_min ? kvfi_section(record, s.min_offset, at) : 0.0f);
+        }
     }
 }
 

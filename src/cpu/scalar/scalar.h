@@ -24,6 +24,14 @@ void kvfi_scalar_hadamard(float *x, size_t stride, int32_t n, int32_t dim, int32
 size_t kvfi_scalar_prepared_bytes(const kvf_part *part, int32_t n);
 void kvfi_scalar_prepare(const kvf_part *part, const float *q, size_t stride, int32_t n, void *prepared);
 
+/* What both coded kinds do alike: mixing in tiles of vectors and chunks of channels, and unfolding with one or the other index of
+ * scales. */
+typedef void (*kvfi_scalar_mixer)(const kvfi_shape *s, const uint8_t *record, const float *w, int32_t n, int first, int count,
+                                  float *acc, size_t stride);
+void kvfi_scalar_mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride,
+                     kvfi_scalar_mixer mix_tile);
+void kvfi_scalar_unfold(const kvf_part *part, const void *record, float *tile, int (*scale_index)(const kvfi_shape *, int, int));
+
 /* row[i] = code (r, first + i) minus zero; first and count are multiples of 16. */
 static inline void kvfi_scalar_code_row(const kvfi_shape *s, const void *record, int r, int first, int count, float *row)
 {
