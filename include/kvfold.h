@@ -86,7 +86,8 @@ typedef enum kvf_type { KVF_F16 = 1, KVF_F32 = 2 } kvf_type;
 typedef enum kvf_side { KVF_K = 0, KVF_V = 1 } kvf_side;
 typedef enum kvf_rope_style {
     KVF_ROPE_NORM = 0, /* pairs of neighbours: channels 2i and 2i + 1 */
-    KVF_ROPE_NEOX = 1  /* pairs of halves: channels i and i + rope_dims / 2 */
+    KVF_ROPE_NEOX = 1, /* pairs of halves: channels i and i + rope_dims / 2 */
+    KVF_ROPE_UNKNOWN = 2 /* the keys are turned in a way that cannot be described here; rope_dims is 0 */
 } kvf_rope_style;
 typedef enum kvf_log_level { KVF_LOG_INFO = 0, KVF_LOG_WARN = 1 } kvf_log_level;
 
@@ -112,7 +113,8 @@ typedef struct kvf_layer {
     const char *v;     /* the same for values */
     /* The rotary position embedding that the keys carry, for codecs that estimate key stages from the prompt. It turns the first
      * rope_dims channels in pairs by position * rope_freq[pair] radians; scaling rules (linear, YaRN, frequency factors) are all
-     * in the frequencies. 0 dims: the keys are not rotated. */
+     * in the frequencies. 0 dims: the keys are not rotated, unless the style is KVF_ROPE_UNKNOWN: then a centre from the prompt
+     * (centre=prompt) becomes a mean that every block carries (centre=block). */
     int32_t rope_dims;       /* even, at most k_dim */
     int32_t rope_style;      /* kvf_rope_style */
     const double *rope_freq; /* [rope_dims / 2], copied; NULL when rope_dims is 0 */
@@ -311,6 +313,25 @@ typedef struct kvf_stats_t {
 
 KVF_API int kvf_stats(const kvf_cache *cache, kvf_stats_t *s);
 
+/* How the keys of one layer are centred before they are coded, and how much that matters there. */
+typedef enum kvf_key_rule {
+    KVF_KEYS_AS_THEY_ARE = 0, /* no centre: the codec has none, or was told so */
+    KVF_KEYS_UNROTATED = 1,   /* mean of the prompt's un-rotated keys, one centre for 512 positions */
+    KVF_KEYS_PLAIN_MEAN = 2,  /* plain mean of the prompt's keys: they are not rotated, or do not turn as described */
+    KVF_KEYS_BLOCK_MEAN = 3   /* every block carries the mean of its keys */
+} kvf_key_rule;
+
+typedef struct kvf_keys_t {
+    uint32_t size;     /* set by the caller to sizeof(kvf_keys_t) */
+    int32_t rule;      /* kvf_key_rule in force; before the first estimates the one that is intended */
+    double mean_share; /* squared length of the mean key over the mean squared length, 0 to 1, over rows S to 63 of the first block
+                          that was sealed; the head with the most. -1: no block was sealed yet */
+    int32_t risky;     /* 1: mean_share is above 0.8, and the codec would spend its codes on that mean: few bits, no centre */
+} kvf_keys_t;
+
+/* KVF_E_ARG: no such layer; KVF_E_VERSION: wrong size. Layers that share K/V answer for their owner. */
+KVF_API int kvf_keys(const kvf_cache *cache, int32_t layer, kvf_keys_t *keys);
+
 /* `accounted` of a cache made with p that holds one sequence of n_tokens rows (0 to 2^36) appended from position 0, before it exists.
  * Negative kvf_error on failure (p->error says why). */
 KVF_API int64_t kvf_bytes(const kvf_params *p, int64_t n_tokens);
@@ -328,7 +349,7 @@ typedef struct kvf_codec_info {
 KVF_API int kvf_codec_list(int32_t i, kvf_codec_info *info);
 
 typedef struct kvf_spec_info {
-    char canonical[64];   /* the spec with every option written out */
+    char canonical[96];   /* the spec with every option written out */
     double bits_code;     /* bits per value: codes, scales, padding */
     size_t block_bytes;   /* one head of one block of 64 tokens */
     int32_t head_dim_padded;

@@ -94,6 +94,8 @@ static void describe_layers(const kvf_llama *h, kvf_layer *layers)
         if (l->rope_freq) {
             layers[i].rope_dims = l->rope.dims, layers[i].rope_freq = l->rope_freq;
             layers[i].rope_style = l->rope.mode == GGML_ROPE_TYPE_NORMAL ? KVF_ROPE_NORM : KVF_ROPE_NEOX;
+        } else if (l->rope.dims) {
+            layers[i].rope_style = KVF_ROPE_UNKNOWN;
         }
         layers[i].k = l->share < 0 ? l->k : NULL;
         layers[i].v = l->share < 0 && !l->v_in_k ? l->v : NULL;

@@ -90,6 +90,7 @@ struct kvf_cache {
     int64_t reserved_tokens;
     int64_t saturated;
     int32_t said_unturned;
+    int32_t keys_known; /* the first block was sealed */
     char error[320];
 };
 
@@ -139,6 +140,10 @@ int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t rows);
 /* Stores the batch of every store and run (all checked before; cannot fail). */
 void kvfi_seal_batch(kvf_cache *c);
 
+/* What is said of keys (keys.c): x[64][dim] of one head of the first block that is sealed; and once they are all known. */
+void kvfi_watch_keys(const kvf_cache *c, kvfi_store *st, const float *x);
+void kvfi_say_risky(kvf_cache *c);
+
 /* Estimates (learn.c). pend: before a batch of run r; queries: of the open attention; rows: at commit, before sealing. */
 int kvfi_learn_room(kvf_cache *c);
 void kvfi_learn_pend(kvf_cache *c, const kvfi_run *r);
@@ -160,7 +165,7 @@ static inline double *kvfi_table_c0(const uint8_t *table, const kvfi_store *stor
 }
 static inline float *kvfi_table_scale(const uint8_t *table, const kvfi_store *store, int32_t head)
 {
-    return (float *)(void *)(kvfi_table_c0(table, store, head) + store->k.dim);
+    return (float *)(void *)(kvfi_table_c0(table, store, head) + store->k.head_dim);
 }
 
 /* Centre of the segment that a table row's block lies in, centre[dim], and the channel scale it was divided by. */

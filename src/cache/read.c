@@ -2,6 +2,8 @@
  * Reading rows back as attention sees them: exact ones as they are, packed ones decoded, with transform and stages undone. */
 #include "base/half.h"
 #include "cache/cache.h"
+#include "codec/shared/rotation.h"
+#include "codec/shared/stages.h"
 
 #include <string.h>
 
@@ -43,7 +45,7 @@ static void undo_stages(const reader *r, uint8_t *row, float *x)
 {
     float centre[1024];
     const float *scale = kvfi_block_stages(r->c, r->s, r->st, row, r->head, centre);
-    for (int32_t d = 0; d < r->st->k.dim; d++) x[d] = x[d] * scale[d] + centre[d];
+    for (int32_t d = 0; d < r->st->k.head_dim; d++) x[d] = x[d] * scale[d] + centre[d];
 }
 
 /* Token t of a block: the whole record is decoded, which costs nothing that matters here. */
@@ -56,7 +58,8 @@ static void from_block(const reader *r, uint8_t *row, uint32_t id, int32_t t, fl
     r->c->g.kernels.kind[part->kind].unfold(part, record + (values ? r->st->k.bytes : 0), tile);
     for (int32_t d = 0; d < part->dim; d++)
         x[d] = values ? tile[(size_t)t * (size_t)part->dim_pad + (size_t)d] : tile[(size_t)d * KVF_BLOCK + (size_t)t];
-    if (part->rot) r->c->g.kernels.hadamard(x, (size_t)part->dim, 1, part->dim, part->rot);
+    kvfi_add_mean(part, record, x);
+    kvfi_rotate_back(&part->rot, r->c->g.kernels.hadamard, x, (size_t)part->dim, 1);
     if (!values && r->st->self) undo_stages(r, row, x);
     memcpy(out, x, (size_t)r->dim * sizeof *out);
 }

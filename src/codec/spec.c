@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SPEC_MAX 63 /* characters of a spec */
+#define SPEC_MAX 95 /* characters of a spec */
 
 /* A spec is shown in error sentences: whatever is not printable must not reach a terminal. */
 typedef struct shown {

@@ -248,7 +248,7 @@ static void test_scale_is_the_callers(void **state)
 
 static void test_latent_attention(void **state)
 {
-    static const char *const specs[] = {"f16", "q8_0", "q4_0", "kivi4", "q8_0:rot=h"};
+    static const char *const specs[] = {"f16", "q8_0", "q4_0", "kivi4", "q8_0:rot=h", "q8_0:centre=prompt", "q8_0:centre=block"};
     (void)state;
     for (int i = 0; i < COUNT(specs); i++) {
         pair p = {0};
@@ -260,7 +260,7 @@ static void test_latent_attention(void **state)
         kvf_cache_free(&c);
         if (code != KVF_OK && i > 1) { /* f16 and q8_0 must; others may be refused by name */
             assert_int_equal(code, KVF_E_UNSUPPORTED);
-            assert_non_null(strstr(p.m.error, i == 4 ? "rotation" : i == 3 ? "kivi" : specs[i]));
+            assert_non_null(strstr(p.m.error, i > 4 ? "centre" : i == 4 ? "rot=h mixes" : i == 3 ? "kivi" : specs[i]));
             continue;
         }
         pair_open(&p);

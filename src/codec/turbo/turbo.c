@@ -8,6 +8,7 @@
 #include "codec/shared/codebook.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* The integer table in ascending order of value: code = rank. */
@@ -26,20 +27,23 @@ static void make_table(kvf_part *part)
 
 static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    static const char *const options[] = {"rot", "norm", "centre", "scale", NULL};
+    static const char *const options[] = {KVFI_STAGE_OPTIONS, "norm", NULL};
+    (void)side; /* part->side */
     if (spec->bits < 1 || spec->bits > 8) {
         kvfi_sentence(error, size, "codec 'turbo' has 1 to 8 bits: turbo1 turbo2 turbo3 turbo4 turbo5 turbo6 turbo7 turbo8");
         return KVF_E_SPEC;
     }
     int rc = kvfi_spec_only(spec, options, error, size);
-    if (!rc) rc = kvfi_spec_stages(spec, side, dim, part, error, size);
+    if (!rc) rc = kvfi_spec_stages(spec, "h1", "prompt", dim, part, error, size);
+    if (!rc) rc = kvfi_spec_norm(spec, part, error, size);
     if (rc) return rc;
     part->kind = KVF_KIND_TABLE;
     part->bits = spec->bits;
-    part->t_group = 1, part->c_group = dim;
+    part->t_group = 1;
     kvfi_part_layout(part, dim);
     make_table(part);
-    kvfi_stages_canonical(part, "turbo");
+    snprintf(part->canonical, sizeof part->canonical, "turbo%d:norm=n%d,", (int)part->bits, (int)part->norm);
+    kvfi_stages_canonical(part);
     return KVF_OK;
 }
 
