@@ -32,7 +32,9 @@ static const cli_option options[] = {
               "other codecs for some layers of all our arms, as 0,1,29=q8_0; may be given several times"),
     COUNT("--sink", kv.sink, 0, 64, NULL, "first tokens that stay exact (default: the preset's, 4)"),
     COUNT("--window --recent", kv.recent, 0, 65536, NULL, "newest tokens that stay exact (default: the preset's, 64)"),
-    SWITCH(CLI_OFF, "--no-floor", floor, "leave out the floor arm: no ordinary prefill figure, and nothing is at the floor"),
+    COUNT("--floor", floor, 0, QUALITY_BATCH - 1, "32",
+          "rows of a batch of the floor arm, the f16 cache filled by other batches: what it reads is arithmetic, not cache; 0: "
+          "none"),
 
     CLI_HEAD("how"),
     COUNT("-t --threads", threads, 0, 256, "0", "threads; 0: as many as there are, half above four"),
@@ -153,7 +155,8 @@ static int measure(quality_run *run, quality_settings *set, cli_text *raw)
     if (code == CLI_GO) code = quality_tokenize(&run->in, raw, run->s->vocab, set);
     if (code != CLI_GO) return code;
     quality_arm_plain(&run->reference, "llama-f16", QUALITY_BATCH);
-    quality_arm_plain(&run->floor, "floor", QUALITY_PREFILL);
+    quality_arm_plain(&run->prefill, "ordinary prefill", QUALITY_PREFILL);
+    quality_arm_plain(&run->floor, "floor", (int32_t)set->floor);
     code = quality_run_all(run);
     return code == CLI_GO ? finish(run) : code;
 }
@@ -162,6 +165,7 @@ static void free_run(quality_run *run)
 {
     for (int i = 0; i < run->n_arms; i++) quality_arm_free(&run->arm[i]);
     quality_arm_free(&run->reference);
+    quality_arm_free(&run->prefill);
     quality_arm_free(&run->floor);
     quality_input_free(&run->in);
     session_close(run->s);
@@ -170,7 +174,7 @@ static void free_run(quality_run *run)
 
 int cmd_quality(int argc, char **argv)
 {
-    quality_settings set = {.floor = true};
+    quality_settings set = {0};
     kv_settings_init(&set.kv);
     int code = cli_parse(&syntax, &set, argc, argv);
     if (code == CLI_GO) code = check(&set);

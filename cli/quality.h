@@ -17,7 +17,7 @@
 
 enum {
     QUALITY_BATCH = KVF_BLOCK,           /* rows of a batch: what one sealing takes */
-    QUALITY_PREFILL = 4 * QUALITY_BATCH, /* rows of a batch of the floor arm, as an ordinary prompt is read */
+    QUALITY_PREFILL = 4 * QUALITY_BATCH, /* rows of a batch as an ordinary prompt is read */
     QUALITY_BUCKETS = 4,                 /* of depth */
     QUALITY_WORST_MOST = 32,
     QUALITY_ARMS_MOST = CLI_ARMS_MOST,
@@ -26,8 +26,8 @@ enum {
 typedef struct quality_settings {
     const char *model, *list, *arms_file, *slice, *save, *format;
     cli_list files;
-    int64_t context, score, chunks, threads, seed, worst, resident, gpu_layers;
-    bool json, csv, verbose, floor;
+    int64_t context, score, chunks, threads, seed, worst, resident, gpu_layers, floor;
+    bool json, csv, verbose;
     kv_settings kv; /* the same for all our arms */
 } quality_settings;
 
@@ -103,7 +103,8 @@ typedef struct quality_run {
     session *s;
     quality_input in;
     quality_arm reference; /* llama-f16 */
-    quality_arm floor;     /* the same cache, filled by batches of QUALITY_PREFILL rows */
+    quality_arm prefill;   /* the same cache, filled by batches of QUALITY_PREFILL rows */
+    quality_arm floor;     /* the same cache, filled by batches of set->floor rows: how far arithmetic alone moves the result */
     quality_arm *arm;      /* [n_arms] */
     int n_arms;
     int groups; /* passes over the text */

@@ -190,6 +190,7 @@ json_t *quality_json(const quality_run *run)
     json_object_set_new(o, "seed", json_integer(run->set->seed));
     json_object_set_new(o, "interrupted", json_boolean(run->interrupted));
     json_object_set_new(o, "reference", arm_object(run, &run->reference));
+    json_object_set_new(o, "ordinary_prefill", arm_object(run, &run->prefill));
     json_object_set_new(o, "floor", run->set->floor ? arm_object(run, &run->floor) : json_null());
     json_object_set_new(o, "arms", arms);
     return o;

@@ -51,12 +51,13 @@ static void print_reference(const quality_run *run)
     quality_result r;
     quality_summarise(run, &run->reference, &r);
     printf("\n%s: PPL %.4f ± %.4f", run->reference.name, r.ppl.mean, r.ppl.error);
-    if (!run->set->floor || run->floor.n_points == 0) {
-        printf("%s%s\n", run->floor.failure[0] ? "; no floor: " : "", run->floor.failure);
-        return;
-    }
+    quality_summarise(run, &run->prefill, &r);
+    if (run->prefill.n_points > 0)
+        printf("; in an ordinary prefill, batches of %d: PPL %.4f ± %.4f", run->prefill.rows, r.ppl.mean, r.ppl.error);
+    printf("\n");
+    if (run->floor.failure[0]) printf("no floor: %s\n", run->floor.failure);
+    if (run->floor.n_points == 0) return;
     quality_summarise(run, &run->floor, &r);
-    printf("; ordinary prefill in batches of %d: PPL %.4f ± %.4f\n", run->floor.rows, r.ppl.mean, r.ppl.error);
     printf("floor (the same f16 cache, batches of %d against %d): mean KLD %.2e ± %.1e, 99 %% %.2e, same top %.2f %%\n",
            run->floor.rows, QUALITY_BATCH, r.kld.mean, r.kld.error, r.kld_share[1], 100 * r.same_top.mean);
 }
@@ -74,7 +75,7 @@ static int name_width(const quality_run *run)
     return width;
 }
 
-static void print_row(const quality_run *run, const quality_arm *arm, const quality_result *r, int width)
+static void print_row(const quality_arm *arm, const quality_result *r, int width)
 {
     printf("%-*s %7s", width, arm->name, exact(arm));
     if (arm->bits_code > 0)
@@ -84,7 +85,7 @@ static void print_row(const quality_run *run, const quality_arm *arm, const qual
     printf(" %6lld %9.4f ±%7.4f %8.5f ±%7.5f", (long long)r->n, r->ppl.mean, r->ppl.error, r->ratio.mean, r->ratio.error);
     printf(" %9.2e ±%8.1e %9.2e %9.2e %9.2e %9.2e", r->kld.mean, r->kld.error, r->kld_share[0], r->kld_share[1], r->kld_share[2],
            r->kld_max);
-    printf(" %7.2f ±%5.2f  %s\n", 100 * r->same_top.mean, 100 * r->same_top.error, run->set->floor ? verdict(r) : "");
+    printf(" %7.2f ±%5.2f  %s\n", 100 * r->same_top.mean, 100 * r->same_top.error, verdict(r));
 }
 
 static void print_main(const quality_run *run, const quality_result *result, int width)
@@ -92,7 +93,7 @@ static void print_main(const quality_run *run, const quality_result *result, int
     printf("\n%-*s %7s %6s %6s %6s %9s %8s %8s %8s %9s %9s %9s %9s %9s %9s %7s %6s\n", width, "K/V", "S/R", "bits", "all-in", "n",
            "PPL", "", "ratio", "", "KLD mean", "", "median", "99 %", "99.9 %", "max", "top %", "");
     for (int i = 0; i < run->n_arms; i++)
-        if (run->arm[i].n_points > 0) print_row(run, &run->arm[i], &result[i], width);
+        if (run->arm[i].n_points > 0) print_row(&run->arm[i], &result[i], width);
     for (int i = 0; i < run->n_arms; i++)
         if (run->arm[i].failure[0]) printf("%-*s cannot be measured: %s\n", width, run->arm[i].name, run->arm[i].failure);
     for (int i = 0; i < run->n_arms; i++)

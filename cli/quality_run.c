@@ -37,88 +37,105 @@ void quality_place(const quality_run *run, int64_t point, int *chunk, int32_t *p
     *pos = first_judged(run) + (int32_t)(point % run->in.score);
 }
 
-static void judge(lockstep *l, quality_arm *arm, int32_t pos, int32_t next)
+static void fail(quality_arm *arm, const char *format, int32_t pos)
 {
-    if (!alive(arm)) return;
-    const float *logits = quality_arm_logits(arm, pos);
-    quality_point *point = &arm->point[l->n_points];
-    if (logits) quality_compare(&l->reference, logits, next, point);
-    if (logits && isfinite(point->kld)) return;
-    snprintf(arm->failure, sizeof arm->failure, logits ? "not finite: its logits at position %d" : "no logits at position %d",
-             pos);
+    snprintf(arm->failure, sizeof arm->failure, format, pos);
     quality_arm_close(arm);
 }
 
-static bool judge_batch(lockstep *l, const quality_chunk *c, int32_t at, int32_t end)
+static void judge(lockstep *l, quality_arm *arm, int32_t pos, int64_t index, int32_t next)
+{
+    const float *logits = quality_arm_logits(arm, pos);
+    quality_point *point = &arm->point[index];
+    if (logits) quality_compare(&l->reference, logits, next, point);
+    if (!logits)
+        fail(arm, "no logits at position %d", pos);
+    else if (!isfinite(point->kld))
+        fail(arm, "its logits at position %d are not finite", pos);
+}
+
+/* Judges those of positions from .. to - 1 that count. False when the reference itself cannot be used. */
+static bool judge_rows(lockstep *l, int chunk, int32_t from, int32_t to, quality_arm **arm, int n)
 {
     quality_run *run = l->run;
-    for (int32_t pos = at; pos < end; pos++) {
-        if (pos < first_judged(run) || pos > run->in.context - 2) continue;
+    int32_t first = first_judged(run), last = run->in.context - 2;
+    for (int32_t pos = from > first ? from : first; pos < to && pos <= last; pos++) {
+        int32_t next = run->in.chunk[chunk].token[pos + 1];
         const float *logits = quality_arm_logits(&run->reference, pos);
-        if (!logits) {
-            cli_error("libllama gives no logits at position %d", pos);
-            return false;
-        }
+        if (!logits) fail(&run->reference, "no logits at position %d", pos);
+        if (!alive(&run->reference)) return false;
         quality_reference_set(&l->reference, logits);
-        if (l->first) {
-            judge(l, &run->reference, pos, c->token[pos + 1]);
-            judge(l, &run->floor, pos, c->token[pos + 1]);
-        }
-        if (run->reference.failure[0]) {
-            cli_error("'%s': %s", run->set->model, run->reference.failure);
-            return false;
-        }
-        for (int i = 0; i < l->n; i++) judge(l, &l->arm[i], pos, c->token[pos + 1]);
-        l->n_points++;
+        for (int i = 0; i < n; i++)
+            if (alive(arm[i])) judge(l, arm[i], pos, (int64_t)chunk * run->in.score + pos - first, next);
+    }
+    return alive(&run->reference);
+}
+
+/* ---- batches --------------------------------------------------------------------------------------------------------------- */
+
+/* False when interrupted. An arm that fails is left behind. */
+static bool feed(lockstep *l, quality_arm *arm, int chunk, int32_t at, int32_t rows)
+{
+    if (alive(arm)) quality_arm_feed(arm, l->run->in.chunk[chunk].token, at, l->run->in.context, first_judged(l->run));
+    progress_set(&l->bar, l->done += rows);
+    return !cli_interrupted();
+}
+
+/* The floor's batches are smaller: the rows of each are judged before the next one overwrites them. */
+static bool run_floor(lockstep *l, int chunk, int32_t at, int32_t end)
+{
+    quality_arm *floor = &l->run->floor;
+    for (int32_t piece = at; piece < end && alive(floor); piece += floor->rows) {
+        int32_t to = piece + floor->rows < end ? piece + floor->rows : end;
+        if (!feed(l, floor, chunk, piece, to - piece)) return false;
+        if (alive(floor) && !judge_rows(l, chunk, piece, to, &floor, 1)) return true;
     }
     return true;
 }
 
-static bool feed(lockstep *l, quality_arm *arm, const quality_chunk *c, int32_t at)
-{
-    if (!alive(arm)) return !cli_interrupted();
-    quality_arm_feed(arm, c->token, at, l->run->in.context, first_judged(l->run));
-    progress_set(&l->bar, l->done += QUALITY_BATCH);
-    return !cli_interrupted();
-}
-
-/* CLI_GO, also when interrupted: the positions of the batch in hand are then dropped, so that all arms have the same ones. */
-static int run_batch(lockstep *l, const quality_chunk *c, int32_t at)
+/* All arms read one batch; then they are judged on it. When that is interrupted, the batch counts for none of them. */
+static void run_batch(lockstep *l, int chunk, int32_t at)
 {
     quality_run *run = l->run;
-    int32_t end = at + QUALITY_BATCH < run->in.context ? at + QUALITY_BATCH : run->in.context;
-    bool go = feed(l, &run->reference, c, at);
-    if (l->first) go = go && feed(l, &run->floor, c, at);
-    for (int i = 0; i < l->n; i++) go = go && feed(l, &l->arm[i], c, at);
-    if (!go) return CLI_GO;
-    if (!alive(&run->reference)) {
-        cli_error("the reference cannot go on: %s", run->reference.failure);
-        return CLI_CANNOT;
-    }
-    return judge_batch(l, c, at, end) ? CLI_GO : CLI_DAMAGED;
+    quality_arm *arm[QUALITY_ARMS_MOST + 2];
+    int32_t end = at + QUALITY_BATCH < run->in.context ? at + QUALITY_BATCH : run->in.context, first = first_judged(run);
+    int n = 0;
+    if (l->first) arm[n++] = &run->reference;
+    if (l->first) arm[n++] = &run->prefill;
+    for (int i = 0; i < l->n; i++) arm[n++] = &l->arm[i];
+    bool go = feed(l, &run->reference, chunk, at, end - at);
+    for (int i = l->first; i < n; i++) go = go && feed(l, arm[i], chunk, at, end - at);
+    if (l->first) go = go && run_floor(l, chunk, at, end);
+    if (!go || !alive(&run->reference) || !judge_rows(l, chunk, at, end, arm, n)) return;
+    l->n_points = (int64_t)chunk * run->in.score + (end - 1 > first ? end - 1 - first : 0);
+    if (end == run->in.context) l->n_points = (int64_t)(chunk + 1) * run->in.score;
 }
 
 static void clear_all(lockstep *l)
 {
     quality_arm_clear(&l->run->reference);
+    if (alive(&l->run->prefill)) quality_arm_clear(&l->run->prefill);
     if (alive(&l->run->floor)) quality_arm_clear(&l->run->floor);
     for (int i = 0; i < l->n; i++)
         if (alive(&l->arm[i])) quality_arm_clear(&l->arm[i]);
 }
 
+/* CLI_GO, also when interrupted, or an exit code after a sentence: without the reference there is nothing to say. */
 static int run_chunks(lockstep *l)
 {
     quality_run *run = l->run;
-    int code = CLI_GO;
-    for (int i = 0; code == CLI_GO && i < run->in.n_chunks && !cli_interrupted(); i++) {
+    for (int i = 0; i < run->in.n_chunks && !cli_interrupted(); i++) {
         clear_all(l);
-        for (int32_t at = 0; code == CLI_GO && at < run->in.context && !cli_interrupted(); at += QUALITY_BATCH)
-            code = run_batch(l, &run->in.chunk[i], at);
-        if (code != CLI_GO || cli_interrupted()) break;
-        for (int a = 0; a < l->n; a++)
+        for (int32_t at = 0; at < run->in.context && !cli_interrupted(); at += QUALITY_BATCH) {
+            run_batch(l, i, at);
+            if (alive(&run->reference)) continue;
+            cli_error("'%s': the reference cannot go on: %s", run->set->model, run->reference.failure);
+            return CLI_DAMAGED;
+        }
+        for (int a = 0; a < l->n && !cli_interrupted(); a++)
             if (alive(&l->arm[a])) quality_arm_count(&l->arm[a]);
     }
-    return code;
+    return CLI_GO;
 }
 
 /* ---- groups ---------------------------------------------------------------------------------------------------------------- */
@@ -136,7 +153,7 @@ static int resident_most(const quality_run *run)
     int64_t available = cli_memory_available(), bytes = arm_bytes(run);
     if (run->set->resident > 0) return (int)run->set->resident;
     if (available < 0) return 4;
-    int64_t n = (available - available / 8) / bytes - 6; /* the floor's batch is four times as long */
+    int64_t n = (available - available / 8) / bytes - 6; /* the prefill arm's batch is four times as long */
     return n < 1 ? 1 : n > QUALITY_ARMS_MOST ? QUALITY_ARMS_MOST : (int)n;
 }
 
@@ -156,16 +173,19 @@ static void open_group(lockstep *l)
     }
 }
 
+static void close_arm(const lockstep *l, quality_arm *arm)
+{
+    arm->n_points = arm->failure[0] || !arm->point ? 0 : l->n_points;
+    quality_arm_close(arm);
+}
+
 static void close_group(lockstep *l)
 {
-    for (int i = 0; i < l->n; i++) {
-        l->arm[i].n_points = l->arm[i].failure[0] ? 0 : l->n_points;
-        quality_arm_close(&l->arm[i]);
-    }
+    for (int i = 0; i < l->n; i++) close_arm(l, &l->arm[i]);
     if (!l->first) return;
+    close_arm(l, &l->run->prefill);
+    close_arm(l, &l->run->floor);
     l->run->reference.n_points = l->n_points;
-    l->run->floor.n_points = l->run->floor.failure[0] ? 0 : l->n_points;
-    quality_arm_close(&l->run->floor);
 }
 
 static int run_group(lockstep *l, int first, int n)
@@ -182,8 +202,7 @@ static int run_group(lockstep *l, int first, int n)
 
 static int64_t work(const quality_run *run, int groups)
 {
-    int64_t batches = (run->in.context + QUALITY_BATCH - 1) / QUALITY_BATCH;
-    return batches * QUALITY_BATCH * run->in.n_chunks * (run->n_arms + groups + (run->floor.ctx != NULL));
+    return (int64_t)run->in.context * run->in.n_chunks * (run->n_arms + groups + alive(&run->prefill) + alive(&run->floor));
 }
 
 static int run_groups(quality_run *run)
@@ -203,6 +222,12 @@ static int run_groups(quality_run *run)
     return code;
 }
 
+static void open_control(quality_run *run, quality_arm *arm)
+{
+    if (!quality_arm_open(arm, run->s, run->set)) cli_note("%s: cannot be run: %s", arm->name, arm->failure);
+    make_points(run, arm);
+}
+
 int quality_run_all(quality_run *run)
 {
     int64_t start = llama_time_us();
@@ -211,10 +236,8 @@ int quality_run_all(quality_run *run)
         return CLI_CANNOT;
     }
     make_points(run, &run->reference);
-    if (run->set->floor) {
-        quality_arm_open(&run->floor, run->s, run->set);
-        make_points(run, &run->floor);
-    }
+    open_control(run, &run->prefill);
+    if (run->set->floor > 0) open_control(run, &run->floor);
     int code = run_groups(run);
     run->interrupted = cli_interrupted();
     run->seconds = (double)(llama_time_us() - start) * 1e-6;
