@@ -27,7 +27,7 @@ typedef struct quality_settings {
     const char *model, *list, *arms_file, *slice, *save, *format;
     cli_list files;
     int64_t context, score, chunks, threads, seed, worst, resident, gpu_layers, floor;
-    bool json, csv, verbose;
+    bool json, csv, verbose, seal_each;
     kv_settings kv; /* the same for all our arms */
 } quality_settings;
 

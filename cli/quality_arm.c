@@ -161,7 +161,7 @@ static void on_fold_log(void *user, kvf_log_level level, const char *text)
     if (level == KVF_LOG_WARN) cli_warn("%s: %s", arm->name, text);
 }
 
-/* A mode in which even a query's own batch is seen coded belongs here: it is a property of the cache, not of how it is fed. */
+/* That even a query's own batch is seen coded (--seal-each) is a property of the cache, not of how it is fed. */
 static int prepare_fold(quality_arm *arm, const session *s, struct llama_context_params *c, const quality_settings *set)
 {
     kvf_llama_params p;
@@ -171,7 +171,8 @@ static int prepare_fold(quality_arm *arm, const session *s, struct llama_context
     p.v = arm->choice.v;
     p.kv_layer = arm->choice.layers.data;
     p.sink = arm->choice.sink;
-    p.recent = arm->choice.recent;
+    p.recent = set->seal_each ? 0 : arm->choice.recent; /* the window that an arm asks for is what --seal-each takes away */
+    p.seal_each = set->seal_each;
     p.cpu = arm->choice.cpu;
     p.log = on_fold_log;
     p.log_user = arm;

@@ -134,7 +134,8 @@ static json_t *arm_object(const quality_run *run, const quality_arm *arm)
     json_object_set_new(o, "v", json_string(arm->host ? ggml_type_name(arm->v) : arm->choice.v));
     if (!arm->host) {
         json_object_set_new(o, "sink", json_integer(arm->choice.sink));
-        json_object_set_new(o, "window", json_integer(arm->choice.recent));
+        json_object_set_new(o, "window", json_integer(run->set->seal_each ? 0 : arm->choice.recent));
+        json_object_set_new(o, "seal_each", json_boolean(run->set->seal_each));
         if (arm->choice.layers.data) json_object_set_new(o, "layers", json_string(arm->choice.layers.data));
     }
     json_object_set_new(o, "batch", json_integer(arm->rows));

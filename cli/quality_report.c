@@ -11,12 +11,13 @@ enum { TEXT_TOKENS = 10 };
 
 /* ---- pieces ---------------------------------------------------------------------------------------------------------------- */
 
-/* Sink and window of an arm, as "4/64"; "-" of libllama's. */
-static const char *exact(const quality_arm *arm)
+/* Sink and window of an arm, as "4/64" or, with --seal-each, "4/no"; "-" of libllama's. */
+static const char *exact(const quality_run *run, const quality_arm *arm)
 {
     static char text[32];
     if (arm->host) return "-";
-    snprintf(text, sizeof text, "%d/%d", arm->choice.sink, arm->choice.recent);
+    if (run->set->seal_each) snprintf(text, sizeof text, "%d/no", arm->choice.sink);
+    else snprintf(text, sizeof text, "%d/%d", arm->choice.sink, arm->choice.recent);
     return text;
 }
 
@@ -75,9 +76,9 @@ static int name_width(const quality_run *run)
     return width;
 }
 
-static void print_row(const quality_arm *arm, const quality_result *r, int width)
+static void print_row(const quality_run *run, const quality_arm *arm, const quality_result *r, int width)
 {
-    printf("%-*s %7s", width, arm->name, exact(arm));
+    printf("%-*s %7s", width, arm->name, exact(run, arm));
     if (arm->bits_code > 0)
         printf(" %6.3f %6.3f", arm->bits_code, arm->bits_per_value);
     else
@@ -93,10 +94,11 @@ static void print_main(const quality_run *run, const quality_result *result, int
     printf("\n%-*s %7s %6s %6s %6s %9s %8s %8s %8s %9s %9s %9s %9s %9s %9s %7s %6s\n", width, "K/V", "S/R", "bits", "all-in", "n",
            "PPL", "", "ratio", "", "KLD mean", "", "median", "99 %", "99.9 %", "max", "top %", "");
     for (int i = 0; i < run->n_arms; i++)
-        if (run->arm[i].n_points > 0) print_row(&run->arm[i], &result[i], width);
+        if (run->arm[i].n_points > 0) print_row(run, &run->arm[i], &result[i], width);
     for (int i = 0; i < run->n_arms; i++)
         if (run->arm[i].failure[0]) printf("%-*s cannot be measured: %s\n", width, run->arm[i].name, run->arm[i].failure);
-    for (int i = 0; i < run->n_arms; i++)
+    if (run->set->seal_each) printf("no window: queries see even their own batch coded (--seal-each)\n");
+    for (int i = 0; !run->set->seal_each && i < run->n_arms; i++)
         if (!run->arm[i].host && run->arm[i].choice.recent == 0 && run->arm[i].n_points > 0) {
             printf("R 0: 0 to 63 of the newest tokens are exact, as blocks of 64 are sealed whole\n");
             break;
@@ -221,13 +223,13 @@ void quality_print_markdown(const quality_run *run)
         const quality_arm *arm = &run->arm[i];
         const quality_result *r = &result[i];
         if (arm->n_points == 0) {
-            printf("| %s | %s | | | | | | | | | | | %s |\n", arm->name, exact(arm),
+            printf("| %s | %s | | | | | | | | | | | %s |\n", arm->name, exact(run, arm),
                    arm->failure[0] ? "cannot be measured" : "not run");
             continue;
         }
         printf("| %s | %s | %.3f | %.3f | %.4f ± %.4f | %.5f ± %.5f | %.2e ± %.1e | %.2e | %.2e | %.2e | %.2e | %.2f ± %.2f | %s "
                "|\n",
-               arm->name, exact(arm), arm->bits_code, arm->bits_per_value, r->ppl.mean, r->ppl.error, r->ratio.mean,
+               arm->name, exact(run, arm), arm->bits_code, arm->bits_per_value, r->ppl.mean, r->ppl.error, r->ratio.mean,
                r->ratio.error, r->kld.mean, r->kld.error, r->kld_share[0], r->kld_share[1], r->kld_share[2], r->kld_max,
                100 * r->same_top.mean, 100 * r->same_top.error, verdict(r));
     }
@@ -263,7 +265,7 @@ void quality_print_csv(const quality_run *run)
         if (arm->host)
             printf(",,");
         else
-            printf(",%d,%d", arm->choice.sink, arm->choice.recent);
+            printf(",%d,%d", arm->choice.sink, run->set->seal_each ? 0 : arm->choice.recent);
         if (arm->n_points > 0)
             printf(",%.6g,%.6g,%lld,%.9g,%.6g,%.9g,%.6g,%.9g,%.6g,%.9g,%.9g,%.9g,%.9g,%.9g,%.6g,%.9g,%.9g,%d,", arm->bits_code,
                    arm->bits_per_value, (long long)r->n, r->ppl.mean, r->ppl.error, r->ratio.mean, r->ratio.error, r->kld.mean,

@@ -71,6 +71,8 @@ typedef struct kvfi_attend {
     atomic_flag *part_taken; /* [max_items or max_parts] each part is done once, however often it is asked for */
     atomic_flag *slot_busy; /* [threads] */
     uint8_t *slots;         /* [threads] */
+    uint8_t *coded;         /* seal_each */
+    int32_t by_row;         /* the request's rows are indexed by batch row, not by the host's cell */
 } kvfi_attend;
 
 struct kvf_cache {
@@ -171,6 +173,12 @@ static inline float *kvfi_table_scale(const uint8_t *table, const kvfi_store *st
 /* Centre of the segment that a table row's block lies in, centre[dim], and the channel scale it was divided by. */
 const float *kvfi_block_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_store *st, uint8_t *row, int32_t head,
                                float *centre);
+
+/* Token t of a record of `part` that was unfolded to `tile`: transform and block mean undone, x[dim]; stages of the prompt are not. */
+void kvfi_decoded_row(const kvf_cache *c, const kvf_part *part, const void *record, const float *tile, int32_t t, float *x);
+
+/* seal_each: the rows of the open request become what coding makes of them (seal_each.c). */
+void kvfi_code_request(kvf_cache *c);
 
 /* Row i of the open rows (window, then batch) of one side of a store, as f16 into out[dim]. */
 typedef struct kvfi_open_rows {

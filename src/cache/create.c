@@ -51,6 +51,7 @@ const char *kvf_cache_error(const kvf_cache *c)
     X(attend.items, g->max_items, kvfi_item)                                                                                    \
     X(attend.part_taken, g->max_items > g->max_parts ? g->max_items : g->max_parts, atomic_flag)                                \
     X(attend.slot_busy, g->threads, atomic_flag)                                                                                \
+    X(attend.coded, g->coded_bytes, uint8_t)                                                                                    \
     X(attend.partials, (size_t)g->max_parts * g->partial_bytes, uint8_t)                                                        \
     X(attend.slots, (size_t)g->threads * g->slot_bytes, uint8_t)
 

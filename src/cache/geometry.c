@@ -38,6 +38,8 @@ static int check_params(const kvf_params *p, char *error, size_t error_size)
     CHECK(p->max_sequences >= 1 && p->max_sequences <= 256, "max_sequences is %d; allowed are 1 to 256", (int)p->max_sequences);
     CHECK(p->max_batch >= 1 && p->max_batch <= 65536, "max_batch is %d; allowed are 1 to 65536 rows", (int)p->max_batch);
     CHECK(p->threads >= 1 && p->threads <= 256, "threads is %d; allowed are 1 to 256", (int)p->threads);
+    CHECK(p->seal_each == 0 || (p->seal_each == 1 && p->recent == 0), "seal_each is %d with recent %d; allowed are 0, and 1 with recent 0",
+          (int)p->seal_each, (int)p->recent);
     CHECK(p->window_keep >= 0, "window_keep is %d; allowed are 0 and more tokens", (int)p->window_keep);
     return KVF_OK;
 }
@@ -314,6 +316,24 @@ static void lay_out_scratch(kvfi_geometry *g)
     g->partial_bytes = kvfi_round_up(KVFI_DIRECT * (v_pad + 2) * f, 64);
 }
 
+/* What seal_each codes and decodes a layer's rows in: two tiles, the rows of all heads and both sides, one record. */
+static void lay_out_coded(kvfi_geometry *g)
+{
+    size_t pad = 16, rows = 0, record = 64, at = 0;
+    for (int i = 0; g->seal_each && i < g->n_layers; i++) {
+        const kvfi_layer *l = &g->layers[i];
+        const kvfi_store *s = &g->stores[l->store];
+        pad = max_size(pad, max_size((size_t)s->k.dim_pad, l->v_stride));
+        rows = max_size(rows, (size_t)g->max_batch * (size_t)l->kv_heads * (size_t)(l->k_dim + l->v_dim));
+        record = max_size(record, max_size(s->k.bytes, s->v.bytes));
+    }
+    if (!rows) return;
+    advance(&at, 2 * pad * KVF_BLOCK * sizeof(float));
+    g->coded_rows = advance(&at, rows * sizeof(float));
+    g->coded_record = advance(&at, record);
+    g->coded_bytes = at;
+}
+
 int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocator *a, char *error, size_t error_size)
 {
     memset(g, 0, sizeof *g);
@@ -325,7 +345,7 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     }
     rc = kvfi_kernels_select(p->cpu, &g->kernels, error, error_size);
     if (rc) return rc;
-    g->n_layers = p->n_layers, g->sink = p->sink, g->recent = p->recent, g->keep = p->window_keep;
+    g->n_layers = p->n_layers, g->sink = p->sink, g->recent = p->recent, g->keep = p->window_keep, g->seal_each = p->seal_each;
     g->max_sequences = p->max_sequences, g->max_batch = p->max_batch, g->threads = p->threads;
     g->window_rows = (p->recent + KVF_BLOCK - 1 + KVF_BLOCK - 1) / KVF_BLOCK * KVF_BLOCK;
     g->layers_bytes = (size_t)p->n_layers * sizeof *g->layers;
@@ -349,6 +369,7 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     }
     lay_out_sequence(g);
     lay_out_scratch(g);
+    lay_out_coded(g);
     g->fixed_bytes = kvfi_fixed_bytes(g);
     return KVF_OK;
 }

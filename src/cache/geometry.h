@@ -73,6 +73,8 @@ typedef struct kvfi_geometry {
     size_t sequence_bytes; /* exact store of one sequence */
     /* Scratch of one thread inside attention: offsets and size; see attend.c. */
     size_t slot_q, slot_rotated, slot_prepared, slot_scores, slot_bias, slot_acc, slot_acc_rotated, slot_tile_k, slot_tile_v, slot_bytes;
+    int32_t seal_each;
+    size_t coded_rows, coded_record, coded_bytes; /* seal_each: offsets of an x[64][pad] tile pair (0), rows and a record; size of all */
     int32_t max_items;     /* most work items that a batch can make */
     int32_t max_parts;     /* most parts (items x spans) whose partial results are kept */
     size_t partial_bytes;  /* of one partial result */

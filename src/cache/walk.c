@@ -347,13 +347,11 @@ static void tail_pieces(walk *w)
     int64_t k_head = w->item->head * a->k.head_stride, v_head = w->item->head * a->v.head_stride;
     for (int32_t i = 0; i < w->run->count; i += KVF_BLOCK) {
         int32_t n = w->run->count - i < KVF_BLOCK ? w->run->count - i : KVF_BLOCK, cell[KVF_BLOCK];
-        for (int32_t j = 0; j < n; j++) {
-            int32_t row = w->c->batch.order[w->run->first + i + j];
-            cell[j] = a->cells ? a->cells[row] : row;
-        }
+        const int32_t *rows = w->c->batch.order + w->run->first + i, *index = w->c->attend.by_row ? rows : cell;
+        for (int32_t j = 0; j < n; j++) cell[j] = a->cells ? a->cells[rows[j]] : rows[j];
         if (!fill_bias(w, i, n, cell)) continue;
-        kvfi_rows k = {(const char *)a->k.data + k_head, a->k.token_stride, (kvf_type)a->k.type, cell};
-        kvfi_rows v = {(const char *)a->v.data + v_head, a->v.token_stride, (kvf_type)a->v.type, cell};
+        kvfi_rows k = {(const char *)a->k.data + k_head, a->k.token_stride, (kvf_type)a->k.type, index};
+        kvfi_rows v = {(const char *)a->v.data + v_head, a->v.token_stride, (kvf_type)a->v.type, index};
         if (w->store->v_in_k) v = k;
         exact_scores(w, &k, n);
         bias_tail(w, n);
