@@ -329,7 +329,7 @@ typedef struct kvf_keys_t {
     int32_t rule;      /* kvf_key_rule in force; before the first estimates the one that is intended */
     double mean_share; /* squared length of the mean key over the mean squared length, 0 to 1, over rows S to 63 of the first block
                           that was sealed; the head with the most. -1: no block was sealed yet */
-    int32_t risky;     /* 1: mean_share is above 0.8, and the codec would spend its codes on that mean: few bits, no centre */
+    int32_t risky;     /* 1: mean_share is above 0.95, and the codec would spend its codes on that mean: few bits, no centre */
 } kvf_keys_t;
 
 /* KVF_E_ARG: no such layer; KVF_E_VERSION: wrong size. Layers that share K/V answer for their owner. */
