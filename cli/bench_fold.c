@@ -120,7 +120,7 @@ static void run(void *self)
     }
 }
 
-static const float *output(void *self, int layer)
+static float *output(void *self, int layer)
 {
     return ((fold *)self)->ask[layer].out;
 }
