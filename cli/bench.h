@@ -92,6 +92,10 @@ int bench_stop(void *user);
 /* Lines about noise, memory and load, the same for every sub-command. */
 void bench_notes(struct json_t *run, const trial *t);
 
+/* Every codec with every number of bits that its examples have, those that name no option: a list of codecs, or of arms with that
+ * codec on both sides. */
+void bench_every_codec(cli_text *list, bool arms);
+
 /* A comma-separated list of whole numbers. CLI_GO, or CLI_USAGE after a sentence that names `option`. */
 int bench_numbers(const char *option, const char *list, long least, long most, int *number, int *n, int room);
 

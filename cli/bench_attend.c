@@ -137,14 +137,16 @@ static int make_grid(const settings *s, grid *g)
     return code == CLI_GO ? check_shape(&g->shape[0]) : code;
 }
 
-/* Every codec with every number of bits that its examples have: those that name no option. */
-static void every_codec(cli_text *list)
+void bench_every_codec(cli_text *list, bool arms)
 {
     kvf_codec_info codec;
     for (int32_t i = 0; kvf_codec_list(i, &codec) == KVF_OK; i++)
         for (const char *p = codec.examples; *p; p += strspn(p, " ")) {
-            size_t n = strcspn(p, " ");
-            if (!memchr(p, ':', n)) cli_text_format(list, "%s%.*s/%.*s", list->length ? "," : "", (int)n, p, (int)n, p);
+            int n = (int)strcspn(p, " ");
+            if (!memchr(p, ':', (size_t)n)) {
+                cli_text_format(list, "%s%.*s", list->length ? "," : "", n, p);
+                if (arms) cli_text_format(list, "/%.*s", n, p);
+            }
             p += n;
         }
 }
@@ -152,7 +154,7 @@ static void every_codec(cli_text *list)
 static int make_arms(const settings *s, cli_arms *arms)
 {
     cli_text all = {0};
-    if (!s->list) every_codec(&all);
+    if (!s->list) bench_every_codec(&all, true);
     int code = cli_arms_make(arms, s->list ? s->list : all.data, &s->kv);
     cli_text_free(&all);
     return code;

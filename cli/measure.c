@@ -89,10 +89,12 @@ static void judge(const measure_io *io, measure_arm *a, const sheet *s, double s
     measure_found *f = &a->found;
     int late = 0;
     read_digests(a, s->now);
-    double t0 = io->now(io->user);
-    if (a->settle) a->settle(a->arm);
-    double settling = io->now(io->user) - t0;
-    if (seconds > 0) f->put_off = fmax(f->put_off, settling / seconds);
+    if (a->settle) {
+        double t0 = io->now(io->user);
+        a->settle(a->arm);
+        f->settling += io->now(io->user) - t0;
+        f->timed += seconds;
+    }
     if (!a->digest) return;
     for (int i = 0; i < a->calls; i++) {
         late |= s->now[i] != a->digest(a->arm, i);

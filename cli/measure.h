@@ -37,12 +37,13 @@ extern const measure_io measure_system;
 
 /* What an arm did that a timer alone does not show. */
 typedef struct measure_found {
-    int judged;     /* samples that were looked at; 0: the arm has no digest */
-    int late;       /* samples of which a result was missing when the timer stopped, or came or changed after that */
-    double put_off; /* most time that settling took, as a share of the sample */
-    int distinct;   /* least number of different results in a sample: as many different inputs at most were read */
-    int reused;     /* 1: together those inputs are smaller than the pool that was asked for */
-    double faults;  /* median page faults of a call; < 0: unknown */
+    int judged; /* samples that were looked at; 0: the arm has no digest */
+    int late;   /* samples of which a result was missing when the timer stopped, or came or changed after that */
+    double settling,
+        timed;     /* seconds of all samples: that settling took after the timer stopped, and before; 0, 0: nothing to settle */
+    int distinct;  /* least number of different results in a sample: as many different inputs at most were read */
+    int reused;    /* 1: together those inputs are smaller than the pool that was asked for */
+    double faults; /* median page faults of a call; < 0: unknown */
 } measure_found;
 
 typedef struct measure_arm {
@@ -88,6 +89,13 @@ typedef struct measure_ratio {
 
 /* Samples with one index were taken in one round. floor: as from measure_floor, 0 for none. */
 void measure_compare(const double *base, const double *x, int n, double floor, uint64_t seed, measure_ratio *r);
+
+/* The same ratio in two runs: (base / x in run B) over (base / x in run A), each run resampled by itself. */
+typedef struct measure_pair {
+    const double *base, *x;
+    int n;
+} measure_pair;
+void measure_compare_runs(const measure_pair *a, const measure_pair *b, double floor, uint64_t seed, measure_ratio *r);
 
 /* Noise floor: how far the 99 % interval of a thing against itself reaches from 1. */
 double measure_floor(const measure_ratio *against_itself);

@@ -28,10 +28,18 @@ double measure_median(const double *x, int n)
     return median_in_place(copy, n);
 }
 
+/* Sorts estimate[RESAMPLES]; its 99 % percentile interval. */
+static void interval(double *estimate, double *low, double *high)
+{
+    static const double tail = 0.005;
+    qsort(estimate, RESAMPLES, sizeof *estimate, by_value);
+    *low = estimate[(int)(tail * RESAMPLES)];
+    *high = estimate[RESAMPLES - 1 - (int)(tail * RESAMPLES)];
+}
+
 /* 99 % percentile interval of median(base) / median(x), or of median(x) when base is NULL, resampling rounds. */
 static void bootstrap(const double *base, const double *x, int n, uint64_t seed, double *low, double *high)
 {
-    static const double tail = 0.005;
     double estimate[RESAMPLES], a[MEASURE_SAMPLES_MAX], b[MEASURE_SAMPLES_MAX];
     for (int r = 0; r < RESAMPLES; r++) {
         for (int i = 0; i < n; i++) {
@@ -42,9 +50,7 @@ static void bootstrap(const double *base, const double *x, int n, uint64_t seed,
         double m = median_in_place(b, n);
         estimate[r] = base ? median_in_place(a, n) / m : m;
     }
-    qsort(estimate, RESAMPLES, sizeof *estimate, by_value);
-    *low = estimate[(int)(tail * RESAMPLES)];
-    *high = estimate[RESAMPLES - 1 - (int)(tail * RESAMPLES)];
+    interval(estimate, low, high);
 }
 
 void measure_summarise(const double *us, int n, uint64_t seed, measure_summary *s)
@@ -59,11 +65,46 @@ void measure_summarise(const double *us, int n, uint64_t seed, measure_summary *
     s->noise = 0.5 * (high - low) / s->median;
 }
 
+static void judge(measure_ratio *r, double floor)
+{
+    r->distinguishable = (r->low > 1 && r->ratio > 1 + floor) || (r->high < 1 && r->ratio < 1 / (1 + floor));
+}
+
 void measure_compare(const double *base, const double *x, int n, double floor, uint64_t seed, measure_ratio *r)
 {
     bootstrap(base, x, n, seed, &r->low, &r->high);
     r->ratio = measure_median(base, n) / measure_median(x, n);
-    r->distinguishable = (r->low > 1 && r->ratio > 1 + floor) || (r->high < 1 && r->ratio < 1 / (1 + floor));
+    judge(r, floor);
+}
+
+/* median(base) / median(x) of one resampling of the rounds. */
+static double resampled_ratio(const measure_pair *p, uint64_t *seed)
+{
+    double a[MEASURE_SAMPLES_MAX], b[MEASURE_SAMPLES_MAX];
+    for (int i = 0; i < p->n; i++) {
+        int pick = measure_below(seed, p->n);
+        a[i] = p->base[pick];
+        b[i] = p->x[pick];
+    }
+    double base = median_in_place(a, p->n);
+    return base / median_in_place(b, p->n);
+}
+
+static double plain_ratio(const measure_pair *p)
+{
+    return measure_median(p->base, p->n) / measure_median(p->x, p->n);
+}
+
+void measure_compare_runs(const measure_pair *a, const measure_pair *b, double floor, uint64_t seed, measure_ratio *r)
+{
+    double estimate[RESAMPLES];
+    for (int i = 0; i < RESAMPLES; i++) {
+        double before = resampled_ratio(a, &seed);
+        estimate[i] = resampled_ratio(b, &seed) / before;
+    }
+    interval(estimate, &r->low, &r->high);
+    r->ratio = plain_ratio(b) / plain_ratio(a);
+    judge(r, floor);
 }
 
 double measure_floor(const measure_ratio *against_itself)

@@ -27,6 +27,7 @@ static const result_column ops[] = {
     {"us_min", "min", RESULT_NUMBER, 2},
     {"us_max", "max", RESULT_NUMBER, 2},
     {"noise", "noise", RESULT_PERCENT, 1},
+    {"noise_floor", "floor", RESULT_PERCENT, 1},
     {"ns_per_value", "ns a value", RESULT_NUMBER, 3},
     {"gb_per_s", "GB/s", RESULT_NUMBER, 1},
     {"ratio", "times the speed of its plain form", RESULT_RATIO, 0},

@@ -155,7 +155,8 @@ const char *trial_doubts(const trial *t, int i, char *text)
     double best = t->read.min > 0 ? t->read_bytes / t->read.min * 1e-3 : 0;
     text[0] = 0;
     if (f->late) doubt(text, "in %d samples results were not there when the timer stopped", f->late);
-    if (f->put_off > put_off_limit) doubt(text, "work of %.0f %% of a sample was put off until after it", 100 * f->put_off);
+    if (f->settling > put_off_limit * f->timed)
+        doubt(text, "work of %.0f %% of a sample was put off until after it", 100 * f->settling / f->timed);
     if (f->reused) doubt(text, "only %d different inputs, less than the pool", f->distinct);
     if (f->faults >= 1) doubt(text, "%.0f page faults a call: memory is taken while the timer runs", f->faults);
     if (best > 0 && trial_rate(&t->row[i]) > over_memory * best)

@@ -46,6 +46,7 @@ json_t *trial_row_json(const trial *t, int i)
     json_object_set_new(o, "bytes", json_integer((json_int_t)r->bytes));
     put_known(o, "gb_per_s", rate);
     put_known(o, "of_limit", limit > 0 ? rate / limit : 0);
+    json_object_set_new(o, "base", json_string(t->row[t->baseline].name));
     put(o, "ratio", r->ratio.ratio);
     put(o, "ratio_low", r->ratio.low);
     put(o, "ratio_high", r->ratio.high);
