@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "bench.h"
+#include "bench_e2e.h"
 #include "cli.h"
 
 #include <string.h>
@@ -27,6 +27,7 @@ static int help(void)
 int cmd_bench(int argc, char **argv)
 {
     char names[128] = "";
+    if (argc > 1 && strcmp(argv[1], "worker") == 0) return bench_worker(argc - 1, argv + 1); /* of e2e: not for people */
     for (int i = 0; i < N_SUBJECTS; i++) {
         if (argc > 1 && strcmp(argv[1], subjects[i].name) == 0) return subjects[i].run(argc - 1, argv + 1);
         size_t n = strlen(names);

@@ -65,6 +65,9 @@ size_t bench_peer_bytes(int i, const bench_shape *shape, size_t pool);
 /* Our own, through the public API. 0 when *arm is ready, -1 with a sentence in error. */
 int bench_fold_create(const kv_choice *choice, const bench_data *d, size_t pool, bench_arm *arm, char *error, size_t error_size);
 
+/* "uni4/uni4", with S and R where they are not the usual ones. */
+void bench_fold_name(const kv_choice *choice, char *name, size_t size);
+
 /* Reads a buffer of `bytes` bytes once and does nothing else: the limit set by memory. */
 int bench_read_create(size_t bytes, int threads, bench_arm *arm);
 

@@ -35,6 +35,9 @@ typedef struct measure_io {
 /* The real machine. */
 extern const measure_io measure_system;
 
+/* Its load when the work of n other processes is ours, too. */
+void measure_system_load(const long *pid, int n, measure_load *load);
+
 /* What an arm did that a timer alone does not show. */
 typedef struct measure_found {
     int judged; /* samples that were looked at; 0: the arm has no digest */

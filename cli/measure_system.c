@@ -19,10 +19,12 @@ static double system_now(void *user)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static double own_seconds(void)
+/* Processor seconds of a process that may still run; 0: this one. */
+static double process_seconds(long pid)
 {
     struct timespec t;
-    if (clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t) != 0) return 0;
+    clockid_t clock;
+    if (clock_getcpuclockid((pid_t)pid, &clock) != 0 || clock_gettime(clock, &t) != 0) return 0;
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -42,17 +44,18 @@ static int read_stat(double *busy, double *stolen)
     return 0;
 }
 
-/* Seconds that our threads stood in a run queue: sees a rival within microseconds, where the kernel keeps the figure. */
-static double read_waited(void)
+/* Seconds that the threads of a process stood in a run queue: sees a rival within microseconds, where the kernel keeps the figure. */
+static double read_waited(long pid)
 {
-    DIR *dir = opendir("/proc/self/task");
+    char path[600];
+    snprintf(path, sizeof path, "/proc/%ld/task", pid);
+    DIR *dir = opendir(path);
     if (!dir) return -1;
     double waited = 0;
     int threads = 0;
     for (struct dirent *e; (e = readdir(dir)) != NULL;) {
-        char path[300];
         if (e->d_name[0] == '.') continue;
-        snprintf(path, sizeof path, "/proc/self/task/%s/schedstat", e->d_name);
+        snprintf(path, sizeof path, "/proc/%ld/task/%s/schedstat", pid, e->d_name);
         FILE *f = fopen(path, "r");
         unsigned long long ran, delay;
         if (!f) continue;
@@ -66,12 +69,22 @@ static double read_waited(void)
     return threads ? waited : -1;
 }
 
+void measure_system_load(const long *pid, int n, measure_load *load)
+{
+    double busy, own = process_seconds(0);
+    *load = (measure_load){-1, -1, read_waited((long)getpid())};
+    for (int i = 0; i < n; i++) {
+        double waited = read_waited(pid[i]);
+        own += process_seconds(pid[i]);
+        if (load->waited >= 0 && waited >= 0) load->waited += waited;
+    }
+    if (read_stat(&busy, &load->stolen) == 0) load->other = busy - own;
+}
+
 static void system_load(void *user, measure_load *load)
 {
     (void)user;
-    double busy;
-    *load = (measure_load){-1, -1, read_waited()};
-    if (read_stat(&busy, &load->stolen) == 0) load->other = busy - own_seconds();
+    measure_system_load(NULL, 0, load);
 }
 
 /* Mean of what the governor says, else of what the processor was last seen at. */

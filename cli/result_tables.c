@@ -17,7 +17,7 @@ static const result_column attend[] = {
     {"ceiling", "ceiling", RESULT_CEILING, 0},
     {"error", "error", RESULT_TINY, 0},
     {"cpu", "set", RESULT_TEXT, 0},
-    {"wrong", "", RESULT_TEXT, 0},
+    {"wrong", "wrong", RESULT_TEXT, 0},
     {0},
 };
 
@@ -33,13 +33,12 @@ static const result_column ops[] = {
     {"ratio", "times the speed of its plain form", RESULT_RATIO, 0},
     {"ceiling", "ceiling", RESULT_CEILING, 0},
     {"error", "error", RESULT_TINY, 0},
-    {"wrong", "", RESULT_TEXT, 0},
+    {"wrong", "wrong", RESULT_TEXT, 0},
     {0},
 };
 
 static const result_column e2e[] = {
     {"name", "arm", RESULT_TEXT, 0},
-    {"phase", "phase", RESULT_TEXT, 0},
     {"tokens_per_s", "tokens/s", RESULT_NUMBER, 1},
     {"tokens_per_s_min", "min", RESULT_NUMBER, 1},
     {"tokens_per_s_max", "max", RESULT_NUMBER, 1},
@@ -54,17 +53,15 @@ static const result_column e2e[] = {
     {"peak", "peak", RESULT_MIB, 1},
     {"memory_verdict", "peak against the baseline", RESULT_TEXT, 0},
     {"text_verdict", "text", RESULT_TEXT, 0},
+    {"wrong", "WRONG", RESULT_TEXT, 0},
     {0},
 };
 
 static const result_column compare[] = {
-    {"name", "row", RESULT_TEXT, 0},
-    {"ratio_a", "A", RESULT_NUMBER, 3},
-    {"ratio_b", "B", RESULT_NUMBER, 3},
-    {"ratio", "B over A", RESULT_RATIO, 0},
-    {"us_a", "us in A", RESULT_NUMBER, 1},
-    {"us_b", "us in B", RESULT_NUMBER, 1},
-    {0},
+    {"name", "row", RESULT_TEXT, 0},       {"ratio_a", "A", RESULT_NUMBER, 3},
+    {"ratio_b", "B", RESULT_NUMBER, 3},    {"ratio", "B over A", RESULT_RATIO, 0},
+    {"us_a", "us in A", RESULT_NUMBER, 1}, {"us_b", "us in B", RESULT_NUMBER, 1},
+    {"phase", "phase", RESULT_TEXT, 0},    {0},
 };
 
 static const result_table tables[] = {

@@ -60,7 +60,7 @@ enum { CELL = 160, COLUMNS = 24 };
 
 typedef struct sheet {
     const result_table *table;
-    int width[COLUMNS], n;
+    int width[COLUMNS], n; /* 0: nothing in it */
 } sheet;
 
 static int columns_of(const char *s) /* characters, not bytes */
@@ -82,13 +82,15 @@ static void find_widths(sheet *s, const json_t *rows, size_t run)
     char text[CELL];
     for (s->n = 0; s->n < COLUMNS && s->table->column[s->n].key; s->n++) {
         const result_column *c = &s->table->column[s->n];
-        s->width[s->n] = columns_of(c->head);
+        s->width[s->n] = 0;
         json_array_foreach(rows, i, row)
         {
             if (!of_run(row, run)) continue;
             result_cell(row, c, text, sizeof text);
-            if (columns_of(text) > s->width[s->n]) s->width[s->n] = columns_of(text);
+            bool empty = !text[0] || strcmp(text, "-") == 0;
+            if (!empty && columns_of(text) > s->width[s->n]) s->width[s->n] = columns_of(text);
         }
+        if (s->width[s->n] && s->width[s->n] < columns_of(c->head)) s->width[s->n] = columns_of(c->head);
     }
 }
 
@@ -102,6 +104,7 @@ static void add_line(cli_text *to, const sheet *s, const json_t *row, bool markd
     char text[CELL];
     for (int i = 0; i < s->n; i++) {
         const result_column *c = &s->table->column[i];
+        if (s->width[i] == 0) continue;
         snprintf(text, sizeof text, "%s", c->head);
         if (row) result_cell(row, c, text, sizeof text);
         int blanks = s->width[i] - columns_of(text);
@@ -114,7 +117,8 @@ static void add_line(cli_text *to, const sheet *s, const json_t *row, bool markd
 
 static void add_rule(cli_text *to, const sheet *s)
 {
-    for (int i = 0; i < s->n; i++) cli_text_format(to, "%s", to_the_left(s->table->column[i].kind) ? "|---" : "|--:");
+    for (int i = 0; i < s->n; i++)
+        if (s->width[i]) cli_text_format(to, "%s", to_the_left(s->table->column[i].kind) ? "|---" : "|--:");
     cli_text_format(to, "|\n");
 }
 
