@@ -157,8 +157,12 @@ json_t *result_read(const char *path, int *code)
         cli_error("'%s' is no JSON: line %d: %s", path, error.line, error.text);
         return NULL;
     }
+    if (strcmp(result_string(o, "kind"), "quality") == 0) result_from_quality(o);
     const char *wrong = what_is_wrong(o);
-    if (!wrong) return o;
+    if (!wrong) {
+        *code = CLI_GO;
+        return o;
+    }
     cli_error("'%s' is %s", path, wrong);
     json_decref(o);
     return NULL;

@@ -71,6 +71,9 @@ int result_save_bytes(const char *path, const char *bytes, size_t n);
 /* Reads a saved result; NULL after a sentence, with the exit code in *code. */
 struct json_t *result_read(const char *path, int *code);
 
+/* Gives a result of kvfold quality runs and rows. result_read does it. */
+void result_from_quality(struct json_t *result);
+
 /* One cell as text. */
 void result_cell(const struct json_t *row, const result_column *c, char *text, size_t size);
 /* Appends the result as table, Markdown or CSV. */

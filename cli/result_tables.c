@@ -64,7 +64,36 @@ static const result_column compare[] = {
     {"phase", "phase", RESULT_TEXT, 0},    {0},
 };
 
+static const result_column quality[] = {
+    {"name", "K/V", RESULT_TEXT, 0},
+    {"bits_code", "bits", RESULT_NUMBER, 2},
+    {"bits_per_value", "all-in", RESULT_NUMBER, 2},
+    {"kld_mean", "KLD mean", RESULT_TINY, 0},
+    {"kld_error", "+-", RESULT_TINY, 0},
+    {"kld_median", "median", RESULT_TINY, 0},
+    {"kld_p99", "99 %", RESULT_TINY, 0},
+    {"kld_max", "max", RESULT_TINY, 0},
+    {"ppl", "PPL", RESULT_NUMBER, 3},
+    {"ppl_ratio", "PPL ratio", RESULT_NUMBER, 4},
+    {"same_top", "same top", RESULT_PERCENT, 1},
+    {"floor", "", RESULT_TEXT, 0},
+    {0},
+};
+
+static const result_column sensitivity[] = {
+    {"name", "side", RESULT_TEXT, 0}, {"layer", "layer", RESULT_NUMBER, 0}, {"kld_mean", "KLD mean", RESULT_TINY, 0}, {0}};
+
+static const result_column needle[] = {{"name", "K/V", RESULT_TEXT, 0},
+                                       {"context", "tokens", RESULT_NUMBER, 0},
+                                       {"position", "position", RESULT_PERCENT, 0},
+                                       {"found", "found", RESULT_PERCENT, 0},
+                                       {0}};
+
 static const result_table tables[] = {
+    {"quality", quality,
+     "KLD: divergence of the next-token distribution from libllama's f16 cache. all-in: window, sink and tables too."},
+    {"sensitivity", sensitivity, NULL},
+    {"needle", needle, NULL},
     {"attend", attend,
      "limit: bytes of K and V over time, as a share of what memory gives. ceiling: the speed-up if only memory limited. error: "
      "against\n"

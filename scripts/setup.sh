@@ -37,6 +37,7 @@ missing_packages() {
     if [ "$llama" = ON ]; then
         has_header jansson.h || echo libjansson-dev
     fi
+    [ "$want" = demo ] || has gnuplot || echo gnuplot-nox # pictures of kvfold report
     if [ "$want" != demo ] && [ "$(uname -m)" != aarch64 ]; then
         has aarch64-linux-gnu-gcc || echo gcc-aarch64-linux-gnu
         [ -e /usr/aarch64-linux-gnu/include/stdio.h ] || echo libc6-dev-arm64-cross
