@@ -150,8 +150,7 @@ static int start_twin(void *user, int i, measure_arm *twin)
         *twin = step_arm(s, &r->twin, r->trial.row[i].arm.calls);
         return 0;
     }
-    cli_error("%s", r->twin.failed);
-    return -1;
+    return -1; /* the sentence is printed by who asked for the run */
 }
 
 /* ---- Amdahl --------------------------------------------------------------------------------------------------------------- */
@@ -197,7 +196,7 @@ static void set_up_trial(run *r, int phase)
 {
     const e2e_settings *set = &r->plan->set;
     trial *t = &r->trial;
-    *t = (trial){.n_rows = r->n, .threads = set->threads, .samples = set->samples, .moves = phase == 0};
+    *t = (trial){.n_rows = r->n, .threads = set->threads, .samples = set->samples, .moves = phase == 0, .label = PHASE[phase]};
     t->twin = start_twin;
     t->user = r;
     t->reader = (measure_arm){.run = r->reader.run, .arm = r->reader.self, .calls = 1};

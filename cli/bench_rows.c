@@ -78,7 +78,7 @@ static uint64_t digest(void *self, int layer)
 
 static void fill_trial(attend_run *r, const bench_data *d, const bench_plan *plan)
 {
-    r->trial = (trial){.n_rows = r->n_rows, .threads = d->shape.threads, .samples = plan->samples};
+    r->trial = (trial){.n_rows = r->n_rows, .threads = d->shape.threads, .samples = plan->samples, .label = "attend"};
     for (int i = 0; i < r->n_rows; i++) {
         attend_row *row = &r->row[i];
         trial_row *t = &r->trial.row[i];

@@ -162,6 +162,7 @@ static void take_rounds(const measure_io *io, measure_arm *arms, int n_arms, con
         }
         result->marked += share > OTHER_LIMIT || slow;
         result->rounds++;
+        if (io->took) io->took(io->listener, result->rounds);
     }
 }
 

@@ -28,8 +28,10 @@ typedef struct measure_io {
     void (*load)(void *user, measure_load *load);
     int (*stop)(void *user); /* not 0: end after this round; NULL: never */
     void *user;
-    double (*mhz)(void *user);    /* of the processors on average, 0: unknown; NULL: nobody knows */
-    double (*faults)(void *user); /* page faults of this process so far; NULL: nobody knows */
+    double (*mhz)(void *user);                /* of the processors on average, 0: unknown; NULL: nobody knows */
+    double (*faults)(void *user);             /* page faults of this process so far; NULL: nobody knows */
+    void (*took)(void *listener, int rounds); /* told after each round that is kept; NULL: nobody listens */
+    void *listener;
 } measure_io;
 
 /* The real machine. */

@@ -115,4 +115,4 @@ static double system_faults(void *user)
     return getrusage(RUSAGE_SELF, &usage) == 0 ? (double)usage.ru_minflt + (double)usage.ru_majflt : 0;
 }
 
-const measure_io measure_system = {system_now, system_load, NULL, NULL, system_mhz, system_faults};
+const measure_io measure_system = {.now = system_now, .load = system_load, .mhz = system_mhz, .faults = system_faults};

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "trial.h"
 #include "cli.h"
+#include "progress.h"
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -81,6 +82,22 @@ static void conclude(trial *t, const double *reader)
     find_ceilings(t);
 }
 
+static void show(void *bar, int rounds)
+{
+    progress_set(bar, rounds);
+}
+
+static int run_shown(trial *t, const measure_io *io, measure_arm *all, int n)
+{
+    measure_io own = *io;
+    progress bar = progress_begin(t->label, "rounds", t->label ? t->samples : 0);
+    own.took = show;
+    own.listener = &bar;
+    int code = measure_run(&own, all, n, t->samples, t->threads, TRIAL_SEED + 1, &t->rounds);
+    progress_end(&bar);
+    return code;
+}
+
 static int all_rounds(trial *t, const measure_io *io, const measure_arm *twin)
 {
     measure_arm all[TRIAL_ROWS_MOST + 2];
@@ -94,7 +111,7 @@ static int all_rounds(trial *t, const measure_io *io, const measure_arm *twin)
     all[n].us = extra;
     all[n + 1] = t->reader;
     all[n + 1].us = extra + t->samples;
-    int code = measure_run(io, all, n + 1 + (t->reader.run != NULL), t->samples, t->threads, TRIAL_SEED + 1, &t->rounds);
+    int code = run_shown(t, io, all, n + 1 + (t->reader.run != NULL));
     if (code != 0) return code;
     for (int i = 0; i < n; i++) t->row[i].arm = all[i];
     keep_worse(t, t->us + t->repeated * t->samples, extra, t->rounds.rounds);

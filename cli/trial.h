@@ -29,10 +29,11 @@ typedef struct trial {
     trial_row row[TRIAL_ROWS_MOST];
     int n_rows;
     int threads, samples;
+    const char *label; /* of a line on stderr with the time left; NULL: silent */
     bool moves; /* arms change as they run (a sequence grows): all run equally often, and only in rounds with all others */
 
     /* Another arm that does what row i does, for the comparison of the baseline with itself. NULL: the same arm, run twice.
-     * 0, or -1 after a sentence. */
+     * 0, or -1: trial_run then fails without a sentence. */
     int (*twin)(void *user, int i, measure_arm *twin);
     void *user;
     measure_arm reader; /* sums up memory; run NULL: no ceiling by memory */

@@ -106,7 +106,7 @@ static machine quiet(void)
 
 static measure_io io_of(machine *m)
 {
-    return (measure_io){now, load, NULL, m, mhz, faults};
+    return (measure_io){.now = now, .load = load, .user = m, .mhz = mhz, .faults = faults};
 }
 
 /* A trial of a baseline and the arm under suspicion. */
@@ -428,6 +428,31 @@ static void test_recorded(void **state)
     assert_true(claims <= REPEATS / 20);
 }
 
+/* Through a whole trial, with noise that has a tail as timings have. */
+static void noisy_run(void *self)
+{
+    arm *a = self;
+    a->m->now += a->seconds * (1 - 0.05 * log(1 - 0.999 * uniform()));
+}
+
+static void test_same_arm_in_trials(void **state)
+{
+    (void)state;
+    machine m = quiet();
+    measure_io io = io_of(&m);
+    arm same = {.m = &m, .seconds = 1e-2};
+    int claims = 0;
+    for (int repeat = 0; repeat < 100; repeat++) {
+        trial t = {.n_rows = 2, .threads = 2, .samples = 15};
+        for (int i = 0; i < 2; i++)
+            t.row[i] = (trial_row){.candidate = i == 0, .arm = {.run = noisy_run, .arm = &same, .calls = 1}};
+        assert_int_equal(trial_run(&t, &io), 0);
+        claims += t.row[1].ratio.distinguishable;
+        trial_free(&t);
+    }
+    assert_true(claims <= 5);
+}
+
 /* Three tenths more on each sample is found in the same recording. */
 static void test_recorded_difference(void **state)
 {
@@ -464,6 +489,7 @@ int main(void)
         cmocka_unit_test(test_allocator_noise),
         cmocka_unit_test(test_memory_saved),
         cmocka_unit_test(test_recorded),
+        cmocka_unit_test(test_same_arm_in_trials),
         cmocka_unit_test(test_recorded_difference),
         cmocka_unit_test(test_amdahl),
     };
