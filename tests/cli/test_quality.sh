@@ -38,6 +38,10 @@ if [ -z "$smollm2" ]; then
 fi
 
 refuses quality_short_text 2 "has [0-9]+ tokens, fewer than the context of 8000" "${base[@]}" -f "$text" -c 8000
+# The texts of our own fill a context of 2,048.
+for language in german chinese program; do
+    refuses "quality_text_$language" 2 "has 2[0-9]{3} tokens" "${base[@]}" -f "$source_dir/tests/text/$language.txt" -c 8000
+done
 refuses quality_many_chunks 2 "enough for [0-9]+ chunks of 512, and --chunks asks for 99" "${base[@]}" -f "$text" -c 512 --chunks 99
 refuses quality_score 1 "--score 320: a chunk of 320 tokens .* 1 to 319" "${base[@]}" -f "$text" -c 320 --score 320
 
