@@ -328,7 +328,7 @@ typedef struct kvf_codec_info {
 KVF_API int kvf_codec_list(int32_t i, kvf_codec_info *info);
 
 typedef struct kvf_spec_info {
-    char canonical[64];   /* the spec with every option written out */
+    char canonical[96];   /* the spec with every option written out */
     double bits_code;     /* bits per value: codes, scales, padding */
     size_t block_bytes;   /* one head of one block of 64 tokens */
     int32_t head_dim_padded;

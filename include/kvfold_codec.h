@@ -39,6 +39,7 @@ typedef struct kvf_part {
     float zero;           /* used when has_min is 0 */
     int16_t table[256];   /* KVF_KIND_TABLE: value = table[code] * unit * scale; up to 5 bits each entry fits an int8 */
     float unit;
+    int32_t stage;        /* rvq: bits of the first of two stages, the low bits of a code */
     int32_t rot;          /* 0, or the block size of a Hadamard transform of the channels before coding (power of two, divides dim) */
     int32_t centre;       /* keys: 1 to subtract a centre estimated from the prompt before the transform (calib/self.h) */
     int32_t norm;         /* rule by which the scale of a coded vector is corrected (codec/shared/stages.h) */
@@ -48,7 +49,7 @@ typedef struct kvf_part {
     size_t bytes;         /* of a record, a multiple of 64 */
     int64_t next_offset;  /* set by the cache, a hint for fetching ahead: the record that is probably read after this one starts */
     size_t next_bytes;    /* next_offset bytes after the start of this one and has next_bytes bytes; 0: not known */
-    char canonical[64];   /* the spec with every option written out */
+    char canonical[96];   /* the spec with every option written out */
 } kvf_part;
 
 /* A parsed spec: name, number, options. "kivi4:group=64" is {"kivi", 4, {{"group", "64"}}}; "q8_0:rot=h" is {"q8_0", -1, ...}. */

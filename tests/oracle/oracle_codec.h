@@ -5,7 +5,7 @@
 
 #include <stddef.h>
 
-typedef enum oracle_family { ORACLE_F16, ORACLE_Q8_0, ORACLE_Q4_0, ORACLE_KIVI, ORACLE_UNI, ORACLE_TURBO } oracle_family;
+typedef enum oracle_family { ORACLE_F16, ORACLE_Q8_0, ORACLE_Q4_0, ORACLE_KIVI, ORACLE_UNI, ORACLE_TURBO, ORACLE_RVQ } oracle_family;
 
 typedef struct oracle_plan {
     oracle_family family;
@@ -14,8 +14,9 @@ typedef struct oracle_plan {
     int bits;  /* of a code; 16 for f16 */
     int group; /* tokens (KIVI keys) or channels (everything else) that share a scale */
     int rot;   /* 0, or channels of one Hadamard block */
-    int norm;  /* uni, turbo: rule 0 to 3 of the scale */
-    int entry[256]; /* turbo: a level is entry * unit */
+    int norm;  /* uni, turbo, rvq: rule 0 to 3 of the scale */
+    int stage; /* rvq: bits of the first stage */
+    int entry[256]; /* turbo, rvq: a level is entry * unit */
     double unit;
 } oracle_plan;
 

@@ -26,6 +26,7 @@ static const struct limit {
     {"q4_0", 1.0, "8 steps to the peak; the other end has only 7, so a value of the other sign may lose a whole step"},
     {"kivi", 0.5, "2^bits - 1 steps over the range, nearest; a step above 65504 is cut, which costs no more than half the range"},
     {"turbo", 0.5, "nearest of the levels, the outer cells open; then the norm rule moves the scale, see turbo_row_of"},
+    {"rvq", 0.5, "no farther than the first stage alone would be; then the norm rule, see turbo_row_of"},
     {"uni", 0.5, "nearest of the steps, the outer cells of 2 and 3 bits open; then the norm rule moves the scale, see uni_allowed"},
 };
 
@@ -40,16 +41,18 @@ static const struct limit *limit_of(const char *spec)
 typedef struct shape {
     int bits, group, tokens; /* tokens: the group runs along tokens */
     int rot;
-    int norm; /* rule of uni */
+    int norm; /* rule of uni, turbo, rvq */
+    int rvq;  /* bits of both stages; `bits` are the first's */
 } shape;
 
 static shape shape_of(const char *spec, kvf_side side, int dim)
 {
     shape s = {.group = 32};
-    const int turbo = !strncmp(spec, "turbo", 5), norms = turbo || !strncmp(spec, "uni", 3);
+    const int turbo = !strncmp(spec, "turbo", 5), rvq = !strncmp(spec, "rvq", 3), norms = turbo || rvq || !strncmp(spec, "uni", 3);
     if (norms) {
         s.group = dim;
         s.bits = spec[turbo ? 5 : 3] - '0';
+        if (rvq) s.rvq = s.bits, s.bits = strstr(spec, "stages=") ? strstr(spec, "stages=")[7] - '0' : (s.bits + 1) / 2;
         s.norm = strstr(spec, "norm=n") ? strstr(spec, "norm=n")[6] - '0' : side == KVF_K ? 1 : 2;
     } else if (!strncmp(spec, "kivi", 4)) {
         s.tokens = side == KVF_K;
@@ -121,32 +124,35 @@ static const struct levels {
 
 /* With y = x / rms, levels c and |y_i - c_i| <= half a gap inside the outermost level and y_i - outermost beyond it, miss^2 the
  * sum of their squares: |y - c| <= miss. The scale is rms * f with f as for uni; |c_i| >= low, and no level has the other sign:
- *   |c| >= max(|y| - miss, low sqrt(n)),   <y,c> >= max(|y|^2 - miss |y|, low sum |y_i|). */
+ *   |c| >= max(|y| - miss, low sqrt(n)),   <y,c> >= max(|y|^2 - miss |y|, low sum |y_i|).
+ * rvq: the first stage's levels. The second only ever brings a value nearer than the farthest point of its cell, and its own
+ * outermost level is below half a gap; two levels of opposite sign can nearly cancel, hence the small `low`. */
 typedef struct turbo_row {
-    const struct levels *l;
+    struct levels l;
     double rms, y, half_gap, moved;
 } turbo_row;
 
 static turbo_row turbo_row_of(const shape *s, const double *x, int n)
 {
-    turbo_row row = {.l = &levels[s->bits], .y = sqrt(n)};
+    turbo_row row = {.l = levels[s->bits], .y = sqrt(n)};
+    if (s->rvq) row.l.most += row.l.gap / 2, row.l.low = s->rvq == 2 ? 0.3 : 0.001;
     double square = 0, sum = 0, miss = 0;
-    row.half_gap = (row.l->gap + row.l->most / (s->bits <= 5 ? 127 : 16383)) / 2;
+    row.half_gap = (row.l.gap + (s->rvq ? 2 : 1) * row.l.most / (s->bits <= 5 ? 127 : 16383)) / 2;
     for (int i = 0; i < n; i++) square += x[i] * x[i], sum += fabs(x[i]);
     row.rms = sqrt(square / n);
-    for (int i = 0; i < n && square > 0; i++) miss += pow(fmax(row.half_gap, fabs(x[i]) / row.rms - row.l->least), 2);
+    for (int i = 0; i < n && square > 0; i++) miss += pow(fmax(row.half_gap, fabs(x[i]) / row.rms - row.l.least), 2);
     miss = sqrt(miss);
-    if (s->norm == 1) row.moved = miss / fmax(row.y - miss, row.l->low * row.y);
+    if (s->norm == 1) row.moved = miss / fmax(row.y - miss, row.l.low * row.y);
     if (s->norm == 2 && square > 0)
-        row.moved = miss * row.y / fmax(row.y * row.y - miss * row.y, row.l->low * sum / row.rms);
+        row.moved = miss * row.y / fmax(row.y * row.y - miss * row.y, row.l.low * sum / row.rms);
     return row;
 }
 
 static double turbo_allowed(const turbo_row *row, double value)
 {
-    const double most = row->l->most, rms = row->rms;
+    const double most = row->l.most, rms = row->rms;
     if (rms == 0) return 0;
-    double inside = fmax(row->half_gap, fabs(value) / rms - row->l->least);
+    double inside = fmax(row->half_gap, fabs(value) / rms - row->l.least);
     return rms * (inside + most * row->moved) + most * fmax(rms * (1 + row->moved) * 0x1p-11, 0x1p-25) + rms * row->y * 0x1p-20;
 }
 
@@ -175,7 +181,7 @@ static void check_limits(const char *spec, kvf_side side, int dim, ci_kind kind,
 {
     const struct limit *l = limit_of(spec);
     shape s = shape_of(spec, side, dim);
-    int uni = !strcmp(l->codec, "uni"), turbo = !strcmp(l->codec, "turbo");
+    int uni = !strcmp(l->codec, "uni"), turbo = !strcmp(l->codec, "turbo") || s.rvq;
     for (int t = 0; t < CI_TOKENS; t++) {
         double turned = 0;
         uni_row row = uni ? uni_row_of(&s, x + t * dim, dim) : (uni_row){0};
@@ -237,7 +243,7 @@ static void one_spec(const char *spec, kvf_side side, void *user)
             /* q4_0, uni and turbo after a rotation of huge rows: the scale itself saturates, which is the format's stated limit
              * */
             int beyond = kind == CI_LARGE && (!strcmp(spec, "q4_0:rot=h") || (!strncmp(spec, "uni", 3) && dim > 1));
-            beyond |= kind == CI_LARGE && !strncmp(spec, "turbo", 5); /* also without: most levels are below 1 */
+            beyond |= kind == CI_LARGE && (!strncmp(spec, "turbo", 5) || !strncmp(spec, "rvq", 3)); /* also without: most levels are below 1 */
             if (round_trip(spec, side, dim, x, in, out) && !beyond) check_limits(spec, side, dim, (ci_kind)kind, in, out);
             free(x), free(in), free(out);
         }

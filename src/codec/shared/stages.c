@@ -7,6 +7,7 @@
 #include "gpu/kernels/hadamard.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -45,11 +46,19 @@ int kvfi_spec_stages(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part 
 
 void kvfi_stages_canonical(kvf_part *part, const char *name)
 {
-    int n = snprintf(part->canonical, sizeof part->canonical, "%s%d:rot=%s,norm=n%d", name, (int)part->bits, part->rot ? "h" : "none",
-                     (int)part->norm);
+    part->canonical[0] = '\0';
+    kvfi_canonical_add(part, "%s%d:rot=%s,norm=n%d", name, (int)part->bits, part->rot ? "h" : "none", (int)part->norm);
     if (part->side == KVF_K)
-        snprintf(part->canonical + n, sizeof part->canonical - (size_t)n, ",centre=%s,scale=%s", part->centre ? "prompt" : "none",
-                 part->scaled ? "prompt" : "none");
+        kvfi_canonical_add(part, ",centre=%s,scale=%s", part->centre ? "prompt" : "none", part->scaled ? "prompt" : "none");
+}
+
+void kvfi_canonical_add(kvf_part *part, const char *format, ...)
+{
+    const size_t used = strlen(part->canonical);
+    va_list values;
+    va_start(values, format);
+    vsnprintf(part->canonical + used, sizeof part->canonical - used, format, values);
+    va_end(values);
 }
 
 float kvfi_dot16(const float *a, const float *b, int32_t n)

@@ -3,6 +3,7 @@
 #ifndef KVFI_STAGES_H
 #define KVFI_STAGES_H
 
+#include "base/text.h"
 #include "codec/shared/part.h"
 
 /* How the scale of a coded vector is corrected, x the vector, c the decoded one before scaling:
@@ -16,6 +17,9 @@ int kvfi_spec_stages(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part 
 
 /* Writes part->canonical from name, bits and stages. */
 void kvfi_stages_canonical(kvf_part *part, const char *name);
+
+/* Appends to part->canonical. */
+void kvfi_canonical_add(kvf_part *part, const char *format, ...) KVFI_PRINTF(2, 3);
 
 /* f32 sums with a fixed tree: 16 interleaved partials (element i into partial i % 16), then halves added pairwise. The same bits on
  * every target and vector width. */

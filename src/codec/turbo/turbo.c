@@ -6,22 +6,14 @@
 
 #include "base/text.h"
 #include "codec/shared/codebook.h"
-
-#include <math.h>
-#include <string.h>
+#include "codec/shared/table.h"
 
 /* The integer table in ascending order of value: code = rank. */
 static void make_table(kvf_part *part)
 {
     double levels[128];
-    const int32_t half = 1 << (part->bits - 1), top = part->bits <= 5 ? 127 : 16383;
     kvfi_lloyd_max(part->bits, part->dim < 2 ? 2 : part->dim, levels);
-    part->unit = (float)(levels[half - 1] / top);
-    for (int32_t i = 0; i < half; i++) {
-        int16_t entry = (int16_t)floor(levels[i] / levels[half - 1] * top + 0.5);
-        part->table[half + i] = entry;
-        part->table[half - 1 - i] = (int16_t)-entry;
-    }
+    part->unit = kvfi_table_fill(part->table, part->bits, levels);
 }
 
 static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
@@ -43,29 +35,9 @@ static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *par
     return KVF_OK;
 }
 
-/* The number of midpoints strictly below x: ties go down. */
-static int nearest(const kvf_part *part, float x)
-{
-    int low = 0, high = (1 << part->bits) - 1;
-    while (low < high) {
-        int mid = (low + high) / 2;
-        float boundary = (float)(part->table[mid] + part->table[mid + 1]) * 0.5f;
-        if (x > boundary) low = mid + 1;
-        else high = mid;
-    }
-    return low;
-}
-
-/* Coordinates are measured in table units of a vector whose root mean square is 1. */
 static float encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded)
 {
-    const float rms = sqrtf(kvfi_dot16(x, x, part->dim) / (float)part->dim), unit = rms * part->unit;
-    const float inverse = unit > 0.0f ? 1.0f / unit : 0.0f;
-    for (int32_t d = 0; d < part->dim; d++) {
-        codes[d] = (uint8_t)nearest(part, x[d] * inverse);
-        decoded[d] = (float)part->table[codes[d]] * part->unit;
-    }
-    return rms;
+    return kvfi_table_code(&(kvfi_table){part->table, part->bits, part->unit}, x, part->dim, codes, decoded);
 }
 
 static void encode(const kvf_part *part, float *x, void *record)
