@@ -14,14 +14,36 @@
 extern "C" {
 #endif
 
-/* Inner kinds: what the numbers in a record are. (Sign, vector table and trellis kinds follow with their families.) */
+/* Inner kinds: what the numbers in a record are. (Vector table and trellis kinds follow with their families.) */
 typedef enum kvf_kind {
     KVF_KIND_HALF,    /* f16 values, no codes */
     KVF_KIND_TOKEN,   /* uniform codes; one scale (and minimum) per token and group of channels */
     KVF_KIND_TABLE,   /* as KVF_KIND_TOKEN, but a code is an index into a table of integers */
     KVF_KIND_CHANNEL, /* uniform codes; one scale (and minimum) per channel and group of tokens */
+    KVF_KIND_SUM,     /* one or two code matrices, each of another linear map of the vector: kvf_matrix */
     KVF_KINDS
 } kvf_kind;
+
+/* What a code matrix of KVF_KIND_SUM is made of: coordinates A x of the vector x. The vector decodes to the sum of A^T (decoded
+ * coordinates) over the matrices. */
+typedef enum kvf_map {
+    KVF_MAP_SAME,     /* x itself */
+    KVF_MAP_CHANNELS, /* the selected channels in ascending order, then a Hadamard transform of their own */
+    KVF_MAP_SKETCH    /* random directions: codec/shared/sketch.h */
+} kvf_map;
+
+typedef enum kvf_select { KVF_SELECT_ALL, KVF_SELECT_REGULAR, KVF_SELECT_OUTLIERS } kvf_select;
+
+typedef struct kvf_matrix {
+    kvf_map map;
+    kvf_select select;   /* channels that the map sees; which are outliers is chosen for each record */
+    int32_t size, width; /* coordinates; rounded up to 16 */
+    int32_t bits;
+    int32_t table;       /* value = table[table + code] * unit * scale; -1: value = +-1/2 * unit * scale, code 1 for plus */
+    int32_t rot;         /* KVF_MAP_CHANNELS: block of the transform, or 0 */
+    float unit;
+    size_t codes_offset, scale_offset; /* one f16 scale a token */
+} kvf_matrix;
 
 /* One side of one layer, fixed at creation. Record layout: docs/FORMAT.md. */
 typedef struct kvf_part {
@@ -39,6 +61,12 @@ typedef struct kvf_part {
     float zero;           /* used when has_min is 0 */
     int16_t table[256];   /* KVF_KIND_TABLE: value = table[code] * unit * scale; up to 5 bits each entry fits an int8 */
     float unit;
+    kvf_matrix matrix[2]; /* KVF_KIND_SUM */
+    int32_t n_matrices;
+    int32_t n_out;        /* outlier channels of a record, 0: none are told apart */
+    size_t set_offset;    /* from the start of the record: one bit a channel, set for outliers */
+    int32_t iid;          /* sketches: 1 for independent normal directions, 0 for orthogonal ones */
+    int32_t seed;         /* of sketches */
     int32_t stage;        /* rvq: bits of the first of two stages, the low bits of a code */
     int32_t rot;          /* 0, or the block size of a Hadamard transform of the channels before coding (power of two, divides dim) */
     int32_t centre;       /* keys: 1 to subtract a centre estimated from the prompt before the transform (calib/self.h) */

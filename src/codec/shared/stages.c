@@ -22,7 +22,7 @@ static int parse_norm(const kvf_spec *spec, kvf_side side, kvf_part *part, char 
     return KVF_E_SPEC;
 }
 
-static int parse_prompt(const kvf_spec *spec, const char *key, kvf_side side, int32_t *on, char *error, size_t size)
+int kvfi_spec_prompt(const kvf_spec *spec, const char *key, kvf_side side, int32_t *on, char *error, size_t size)
 {
     const char *value = kvfi_spec_get(spec, key, side == KVF_K ? "prompt" : "none");
     *on = !strcmp(value, "prompt");
@@ -39,8 +39,8 @@ int kvfi_spec_stages(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part 
 {
     int rc = kvfi_spec_rotation(spec, dim % 2 ? "none" : "h", dim, &part->rot, error, size);
     if (!rc) rc = parse_norm(spec, side, part, error, size);
-    if (!rc) rc = parse_prompt(spec, "centre", side, &part->centre, error, size);
-    if (!rc) rc = parse_prompt(spec, "scale", side, &part->scaled, error, size);
+    if (!rc) rc = kvfi_spec_prompt(spec, "centre", side, &part->centre, error, size);
+    if (!rc) rc = kvfi_spec_prompt(spec, "scale", side, &part->scaled, error, size);
     return rc;
 }
 
@@ -70,16 +70,14 @@ float kvfi_dot16(const float *a, const float *b, int32_t n)
     return sum[0];
 }
 
-/* The f16 scale of a vector x whose decoded form before scaling is c, by the part's norm rule. Zero vectors get 0; magnitudes above
- * 65504 saturate. */
-static uint16_t norm_scale(const kvf_part *part, const float *x, const float *c, float plain)
+uint16_t kvfi_norm_scale(int32_t norm, const float *x, const float *c, int32_t n, float plain)
 {
-    if (part->norm == KVFI_NORM_PLAIN) return kvfi_half_saturated(plain);
-    const float xx = kvfi_dot16(x, x, part->dim), xc = kvfi_dot16(x, c, part->dim), cc = kvfi_dot16(c, c, part->dim);
+    if (norm == KVFI_NORM_PLAIN) return kvfi_half_saturated(plain);
+    const float xx = kvfi_dot16(x, x, n), xc = kvfi_dot16(x, c, n), cc = kvfi_dot16(c, c, n);
     float scale = 0;
-    if (cc > 0 && part->norm == KVFI_NORM_KEPT) scale = sqrtf(xx / cc);
-    if (xc > 0 && part->norm == KVFI_NORM_UNBIASED) scale = xx / xc;
-    if (cc > 0 && part->norm == KVFI_NORM_LEAST) scale = xc / cc;
+    if (cc > 0 && norm == KVFI_NORM_KEPT) scale = sqrtf(xx / cc);
+    if (xc > 0 && norm == KVFI_NORM_UNBIASED) scale = xx / xc;
+    if (cc > 0 && norm == KVFI_NORM_LEAST) scale = xc / cc;
     return kvfi_half_saturated(scale);
 }
 
@@ -112,7 +110,7 @@ void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, kvfi_token
     for (int32_t t = 0; t < KVF_BLOCK; t++) {
         const float *values = x + t * part->dim;
         float plain = code(part, values, codes, decoded);
-        scales[t] = norm_scale(part, values, decoded, plain);
+        scales[t] = kvfi_norm_scale(part->norm, values, decoded, part->dim, plain);
         memcpy(codes_of(part, x, t), codes, (size_t)part->dim);
     }
     put_codes(part, x, record);

@@ -15,6 +15,9 @@ enum { KVFI_NORM_PLAIN, KVFI_NORM_KEPT, KVFI_NORM_UNBIASED, KVFI_NORM_LEAST };
  * the part. */
 int kvfi_spec_stages(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t error_size);
 
+/* KEY=prompt|none for keys, refused for values; *on is 1 for prompt, the default of keys. */
+int kvfi_spec_prompt(const kvf_spec *spec, const char *key, kvf_side side, int32_t *on, char *error, size_t error_size);
+
 /* Writes part->canonical from name, bits and stages. */
 void kvfi_stages_canonical(kvf_part *part, const char *name);
 
@@ -24,6 +27,10 @@ void kvfi_canonical_add(kvf_part *part, const char *format, ...) KVFI_PRINTF(2, 
 /* f32 sums with a fixed tree: 16 interleaved partials (element i into partial i % 16), then halves added pairwise. The same bits on
  * every target and vector width. */
 float kvfi_dot16(const float *a, const float *b, int32_t n);
+
+/* The f16 scale of a vector x[n] whose decoded form before scaling is c, by one of the rules above; `plain` is that of rule 0. Zero
+ * vectors get 0; magnitudes above 65504 saturate. */
+uint16_t kvfi_norm_scale(int32_t norm, const float *x, const float *c, int32_t n, float plain);
 
 /* Codes one token of a rotated codec: codes[dim] and, before scaling, decoded[dim]. Returns the scale of norm rule n0. */
 typedef float (*kvfi_token_coder)(const kvf_part *part, const float *x, uint8_t *codes, float *decoded);
