@@ -558,6 +558,34 @@ static void walk_codes(int bits, int rows, int lanes, visitor *visit, void *user
     }
 }
 
+typedef struct plain_codes {
+    const unsigned char *memory;
+    int lanes, *out;
+} plain_codes;
+
+static void take_bit(void *user, int r, int lane, int code_bit, size_t memory_bit)
+{
+    const plain_codes *to = user;
+    to->out[r * to->lanes + lane] |= (to->memory[memory_bit / 8] >> memory_bit % 8 & 1) << code_bit;
+}
+
+void oracle_codes(const void *codes, int bits, int rows, int lanes, int *out)
+{
+    plain_codes to = {codes, lanes, out};
+    memset(out, 0, (size_t)(rows * lanes) * sizeof *out);
+    walk_codes(bits, rows, lanes, take_bit, &to);
+}
+
+double oracle_half(double x)
+{
+    return half(x);
+}
+
+double oracle_half_at(const void *memory, size_t at)
+{
+    return half_at(memory, at);
+}
+
 typedef struct reading {
     const oracle_plan *plan;
     const unsigned char *record;

@@ -51,6 +51,13 @@ void oracle_unpack(const oracle_plan *plan, const void *record, oracle_value *ou
 size_t oracle_bytes(const oracle_plan *plan);
 int oracle_padding_is_zero(const oracle_plan *plan, const void *record);
 
+/* The codes of a matrix [rows][lanes] as it lies in memory: out[row * lanes + lane]. */
+void oracle_codes(const void *codes, int bits, int rows, int lanes, int *out);
+
+/* Nearest binary16, saturated; and the one at a place in memory. */
+double oracle_half(double x);
+double oracle_half_at(const void *memory, size_t at);
+
 /* Hadamard transform of n channels in blocks, by the matrix of Sylvester. */
 void oracle_rotate(const double *x, int n, int block, double *y);
 
