@@ -42,6 +42,27 @@ static void test_codecs_and_lengths(void **state)
     for (int i = 0; i < COUNT(codecs); i++) lengths(codecs[i][0], codecs[i][1], 4, 64);
 }
 
+/* Sums of code matrices, scored packed (few rows) and unfolded (many); centre and scale off, as they are in the oracle. */
+static void test_sums_of_code_matrices(void **state)
+{
+    static const char *const pairs[][2] = {{"prod3:centre=none,scale=none", "prod2"},
+                                           {"qjl:centre=none", "turbo2:outliers=16"},
+                                           {"qjl:m=128,outliers=4,centre=none", "prod3:sketch=iid"},
+                                           {"turbo3:outliers=32,centre=none,scale=none", "rvq4"}};
+    (void)state;
+    for (int i = 0; i < COUNT(pairs); i++)
+        for (int big = 0; big < 2; big++) {
+            pair p = {0};
+            ts_how aimed = {.point_at = aims};
+            ts_model_init(&p.m, 1, 6, 2, big ? 128 : 64, big ? 64 : 80, pairs[i][0], pairs[i][1]);
+            pair_open(&p);
+            pair_grow(&p, 0, 1, 330, 330);
+            pair_next(&p, 0, 1, 1, &aimed);
+            pair_next(&p, 0, 1, 30, &aimed);
+            pair_close(&p);
+        }
+}
+
 static void test_sinks_and_windows_of_all_sizes(void **state)
 {
     static const int sizes[][2] = {{0, 0}, {64, 0}, {4, 0}, {0, 64}, {1, 63}, {5, 65}, {63, 1}, {64, 128}, {4, 300}};
@@ -201,6 +222,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codecs_and_lengths),
+        cmocka_unit_test(test_sums_of_code_matrices),
         cmocka_unit_test(test_sinks_and_windows_of_all_sizes),
         cmocka_unit_test(test_head_sizes),
         cmocka_unit_test(test_smallest_and_odd_head_sizes),
