@@ -149,7 +149,7 @@ static int check_settings(const session *s, const run_settings *set)
     return CLI_GO;
 }
 
-int session_open(session *s, const run_settings *set)
+int session_load(session *s, const run_settings *set)
 {
     *s = (session){0};
     s->threads = set->threads > 0 ? (int)set->threads : cli_threads_default();
@@ -158,8 +158,13 @@ int session_open(session *s, const run_settings *set)
     if (code == CLI_GO) code = shape_read(&s->shape, &s->file);
     if (code == CLI_GO) code = check_settings(s, set);
     if (code == CLI_GO) code = load_model(s, set);
-    if (code == CLI_GO) code = open_context(s, set);
     return code;
+}
+
+int session_open(session *s, const run_settings *set)
+{
+    int code = session_load(s, set);
+    return code == CLI_GO ? open_context(s, set) : code;
 }
 
 void session_close(session *s)

@@ -86,7 +86,8 @@ typedef enum kvf_type { KVF_F16 = 1, KVF_F32 = 2 } kvf_type;
 typedef enum kvf_side { KVF_K = 0, KVF_V = 1 } kvf_side;
 typedef enum kvf_rope_style {
     KVF_ROPE_NORM = 0, /* pairs of neighbours: channels 2i and 2i + 1 */
-    KVF_ROPE_NEOX = 1  /* pairs of halves: channels i and i + rope_dims / 2 */
+    KVF_ROPE_NEOX = 1, /* pairs of halves: channels i and i + rope_dims / 2 */
+    KVF_ROPE_UNKNOWN = 2 /* the keys are turned in a way that cannot be described here; rope_dims is 0 */
 } kvf_rope_style;
 typedef enum kvf_log_level { KVF_LOG_INFO = 0, KVF_LOG_WARN = 1 } kvf_log_level;
 
@@ -112,7 +113,8 @@ typedef struct kvf_layer {
     const char *v;     /* the same for values */
     /* The rotary position embedding that the keys carry, for codecs that estimate key stages from the prompt. It turns the first
      * rope_dims channels in pairs by position * rope_freq[pair] radians; scaling rules (linear, YaRN, frequency factors) are all
-     * in the frequencies. 0 dims: the keys are not rotated. */
+     * in the frequencies. 0 dims: the keys are not rotated, unless the style is KVF_ROPE_UNKNOWN: then a centre from the prompt
+     * (centre=prompt) becomes a mean that every block carries (centre=block). */
     int32_t rope_dims;       /* even, at most k_dim */
     int32_t rope_style;      /* kvf_rope_style */
     const double *rope_freq; /* [rope_dims / 2], copied; NULL when rope_dims is 0 */
@@ -131,13 +133,16 @@ typedef struct kvf_params {
     int32_t max_batch;        /* rows of one batch; default 512 */
     int32_t threads;          /* how many threads will call kvf_attend_part at once (a hint for the split); default 1, at most 256 */
     int32_t window_keep;      /* tokens that windowed layers keep beyond their window, so that rm can step back; default 256 */
+    int32_t seal_each;        /* 1: for judging codecs only. Queries see the rows of their own batch coded, themselves included, as in a
+                                 cache without a window; needs recent 0. Rows that do not fill an aligned block of 64 tokens within
+                                 the batch are seen exactly, and so are the first 128 where the codec estimates key stages. default 0 */
     const char *cpu;          /* "scalar", "avx2", "neon"; NULL: $KVFOLD_CPU, else the best present. Absent sets are refused */
     const kvf_allocator *allocator;                          /* NULL: pages of the operating system, touched only when used */
     void (*log)(void *user, kvf_log_level level, const char *text); /* NULL: silent. One line, no newline */
     void *log_user;
     char *error;              /* NULL, or error_size bytes where kvf_cache_create and kvf_bytes leave their sentence */
     size_t error_size;
-    int64_t reserved[8];
+    int64_t reserved[7];
 } kvf_params;
 
 /* Fills the defaults. Layers must be set by the caller. */
@@ -310,6 +315,25 @@ typedef struct kvf_stats_t {
 } kvf_stats_t;
 
 KVF_API int kvf_stats(const kvf_cache *cache, kvf_stats_t *s);
+
+/* How the keys of one layer are centred before they are coded, and how much that matters there. */
+typedef enum kvf_key_rule {
+    KVF_KEYS_AS_THEY_ARE = 0, /* no centre: the codec has none, or was told so */
+    KVF_KEYS_UNROTATED = 1,   /* mean of the prompt's un-rotated keys, one centre for 512 positions */
+    KVF_KEYS_PLAIN_MEAN = 2,  /* plain mean of the prompt's keys: they are not rotated, or do not turn as described */
+    KVF_KEYS_BLOCK_MEAN = 3   /* every block carries the mean of its keys */
+} kvf_key_rule;
+
+typedef struct kvf_keys_t {
+    uint32_t size;     /* set by the caller to sizeof(kvf_keys_t) */
+    int32_t rule;      /* kvf_key_rule in force; before the first estimates the one that is intended */
+    double mean_share; /* squared length of the mean key over the mean squared length, 0 to 1, over rows S to 63 of the first block
+                          that was sealed; the head with the most. -1: no block was sealed yet */
+    int32_t risky;     /* 1: mean_share is above 0.8, and the codec would spend its codes on that mean: few bits, no centre */
+} kvf_keys_t;
+
+/* KVF_E_ARG: no such layer; KVF_E_VERSION: wrong size. Layers that share K/V answer for their owner. */
+KVF_API int kvf_keys(const kvf_cache *cache, int32_t layer, kvf_keys_t *keys);
 
 /* `accounted` of a cache made with p that holds one sequence of n_tokens rows (0 to 2^36) appended from position 0, before it exists.
  * Negative kvf_error on failure (p->error says why). */

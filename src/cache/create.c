@@ -51,6 +51,7 @@ const char *kvf_cache_error(const kvf_cache *c)
     X(attend.items, g->max_items, kvfi_item)                                                                                    \
     X(attend.part_taken, g->max_items > g->max_parts ? g->max_items : g->max_parts, atomic_flag)                                \
     X(attend.slot_busy, g->threads, atomic_flag)                                                                                \
+    X(attend.coded, g->coded_bytes, uint8_t)                                                                                    \
     X(attend.partials, (size_t)g->max_parts * g->partial_bytes, uint8_t)                                                        \
     X(attend.slots, (size_t)g->threads * g->slot_bytes, uint8_t)
 
@@ -71,7 +72,7 @@ static size_t region_bytes(const kvfi_geometry *g)
 
 size_t kvfi_fixed_bytes(const kvfi_geometry *g)
 {
-    return sizeof(kvf_cache) + g->layers_bytes + g->stores_bytes + g->pairs_bytes + region_bytes(g);
+    return sizeof(kvf_cache) + g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + region_bytes(g);
 }
 
 static void place_fixed(kvf_cache *c)

@@ -45,7 +45,7 @@ kvfi_open_rows kvfi_open_keys(const kvf_cache *c, const kvfi_sequence *s, const 
 {
     const kvfi_store *st = &c->g.stores[store];
     const kvfi_staged *g = &c->batch.staged[store];
-    return (kvfi_open_rows){c, s, r, &g->k, g->cells, s->exact + st->window_k, st->k_row, st->k.dim};
+    return (kvfi_open_rows){c, s, r, &g->k, g->cells, s->exact + st->window_k, st->k_row, st->k.head_dim};
 }
 
 static kvfi_open_rows open_values(const kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int store)
@@ -61,7 +61,7 @@ static void apply_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_
     float centre[1024];
     const float *scale = kvfi_block_stages(c, s, st, row, head, centre);
     for (int32_t t = 0; t < KVF_BLOCK; t++)
-        for (int32_t d = 0; d < st->k.dim; d++) x[t * st->k.dim + d] = (x[t * st->k.dim + d] - centre[d]) / scale[d];
+        for (int32_t d = 0; d < st->k.head_dim; d++) x[t * st->k.head_dim + d] = (x[t * st->k.head_dim + d] - centre[d]) / scale[d];
 }
 
 /* 64 open rows from `first` on as floats. */
@@ -142,6 +142,7 @@ static void seal_side(const kvfi_open_rows *o, const kvf_part *part, int store, 
         if (id == KVFI_NO_BLOCK) continue;
         for (int32_t h = 0; h < heads; h++) {
             load_block(o, j * KVF_BLOCK, h, x);
+            if (part->side == KVF_K && !c->keys_known && j == 0) kvfi_watch_keys(c, &c->g.stores[store], x);
             if (part->side == KVF_K && c->g.stores[store].self) apply_stages(c, o->s, &c->g.stores[store], row, h, x);
             part->codec->encode(part, x, kvfi_pool_data(&c->pools[store], id) + (size_t)h * c->g.stores[store].record_bytes + offset);
         }
@@ -186,6 +187,7 @@ void kvfi_seal_batch(kvf_cache *c)
         free_left(c, s, next);
         for (int32_t j = 0; j < r->seals; j++) open_row(c, s, j, next);
         for (int store = 0; store < c->g.n_stores; store++) seal_store(c, s, r, store);
+        if (r->seals && !c->keys_known) c->keys_known = 1, kvfi_say_risky(c);
         advance_sequence(c, s, r);
         free_left(c, s, next); /* steps over blocks that left before they were sealed */
     }

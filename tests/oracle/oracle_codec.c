@@ -223,11 +223,14 @@ static void rvq_table(oracle_plan *p, int earlier)
         i++;
     if (!known[i].dim || i == 255) {
         oracle_levels(p->stage, p->dim, c);
-        if (earlier) laplace_second(sqrt(3 * acos(-1)) / 2 * ldexp(1, -2 * p->stage) / sqrt(2), rest, d);
-        else fitted_second(c, p->stage, rest, p->dim, d);
+        if (earlier)
+            laplace_second(sqrt(3 * acos(-1)) / 2 * ldexp(1, -2 * p->stage) / sqrt(2), rest, d);
+        else
+            fitted_second(c, p->stage, rest, p->dim, d);
         double unit = (c[(1 << (p->stage - 1)) - 1] + d[(1 << (rest - 1)) - 1]) / ((p->bits > 5 ? 16383 : 127) - 0.5);
         for (int code = 0; code < 1 << p->bits; code++)
-            p->entry[code] = stage_entry(c, p->stage, code % (1 << p->stage), unit) + stage_entry(d, rest, code >> p->stage, unit);
+            p->entry[code] =
+                stage_entry(c, p->stage, code % (1 << p->stage), unit) + stage_entry(d, rest, code >> p->stage, unit);
         p->unit = once(unit);
         known[i].dim = p->dim, known[i].bits = p->bits, known[i].stage = p->stage, known[i].earlier = earlier, known[i].plan = *p;
     }
@@ -244,35 +247,35 @@ static int has_table(const oracle_plan *p)
 
 int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *p)
 {
-    *p = (oracle_plan){.keys = keys, .dim = dim, .group = 32};
-    char rest[64] = "";
-    int rotated = 0;
+    *p = (oracle_plan){.keys = keys, .head_dim = dim, .dim = dim, .group = 32};
+    char rest[96] = "";
+    const char *fallback = "none";
     if (!strcmp(spec, "f16")) {
         p->family = ORACLE_F16;
         p->bits = 16;
-    } else if (sscanf(spec, "kivi%d%63s", &p->bits, rest) >= 1) {
+    } else if (sscanf(spec, "kivi%d%95s", &p->bits, rest) >= 1) {
         p->family = ORACLE_KIVI;
         if (rest[0] && sscanf(rest, ":group=%d", &p->group) != 1) return 0;
-    } else if (sscanf(spec, "uni%d%63s", &p->bits, rest) >= 1 || sscanf(spec, "turbo%d%63s", &p->bits, rest) >= 1 ||
-               sscanf(spec, "rvq%d%63s", &p->bits, rest) >= 1) {
+    } else if (sscanf(spec, "uni%d%95s", &p->bits, rest) >= 1 || sscanf(spec, "turbo%d%95s", &p->bits, rest) >= 1 ||
+               sscanf(spec, "rvq%d%95s", &p->bits, rest) >= 1) {
         p->family = spec[0] == 'u' ? ORACLE_UNI : spec[0] == 't' ? ORACLE_TURBO : ORACLE_RVQ;
-        p->group = dim;
+        fallback = "h1";
         p->norm = keys ? 1 : 2;
         if (strstr(rest, "norm=n")) p->norm = strstr(rest, "norm=n")[6] - '0';
-        rotated = !strstr(rest, "rot=none") && dim % 2 == 0;
-        if (p->family == ORACLE_TURBO) turbo_table(p);
-        p->stage = strstr(rest, "stages=") ? strstr(rest, "stages=")[7] - '0' : (p->bits + 1) / 2;
-        if (p->family == ORACLE_RVQ) rvq_table(p, strstr(rest, "tuned=paper") != NULL);
     } else if (!strncmp(spec, "q8_0", 4) || !strncmp(spec, "q4_0", 4)) {
         p->bits = spec[1] - '0';
         p->family = p->bits == 8 ? ORACLE_Q8_0 : ORACLE_Q4_0;
-        rotated = !strcmp(spec + 4, ":rot=h");
-        if (spec[4] && !rotated) return 0;
+        snprintf(rest, sizeof rest, "%s", spec + 4);
     } else {
         return 0;
     }
-    for (p->rot = 1; rotated && dim % (2 * p->rot) == 0;) p->rot *= 2;
-    if (!rotated) p->rot = 0;
+    p->mean = strstr(rest, "centre=block") != NULL;
+    if (!oracle_read_rotation(rest, fallback, dim, &p->rotation)) return 0;
+    p->dim = p->rotation.size;
+    if (p->family == ORACLE_UNI || has_table(p)) p->group = p->dim;
+    p->stage = strstr(rest, "stages=") ? strstr(rest, "stages=")[7] - '0' : (p->bits + 1) / 2;
+    if (p->family == ORACLE_TURBO) turbo_table(p);
+    if (p->family == ORACLE_RVQ) rvq_table(p, strstr(rest, "tuned=paper") != NULL);
     return 1;
 }
 
@@ -303,26 +306,24 @@ static size_t codes_bytes(const oracle_plan *p)
     return (size_t)(TOKENS * padded(p) / 8 * p->bits);
 }
 
-size_t oracle_bytes(const oracle_plan *p)
+/* Where the mean lies: behind codes, scales and minima. */
+static size_t mean_at(const oracle_plan *p)
 {
     return fill64(codes_bytes(p)) + fill64(section_bytes(p)) * (p->family == ORACLE_KIVI ? 2 : 1);
 }
 
-/* ---- encoding ---- */
-
-void oracle_rotate(const double *x, int n, int block, double *y)
+size_t oracle_bytes(const oracle_plan *p)
 {
-    static double sign[1024]; /* of an index: minus for an odd number of ones */
-    const double norm = 1 / sqrt(block);
-    sign[0] = 1;
-    for (int i = 1; i < block; i++) sign[i] = i & 1 ? -sign[i / 2] : sign[i / 2];
-    for (int i = 0; i < n; i++) {
-        const int first = i / block * block;
-        double sum = 0;
-        for (int j = 0; j < block; j++) sum += sign[(i - first) & j] * x[first + j];
-        y[i] = sum * norm;
-    }
+    return mean_at(p) + (p->mean ? fill64((size_t)padded(p) + 2) : 0);
 }
+
+double oracle_mean(const oracle_plan *p, const void *record, int c)
+{
+    const size_t at = mean_at(p);
+    return (double)((const signed char *)record)[at + (size_t)c] * half_at(record, at + (size_t)padded(p));
+}
+
+/* ---- encoding ---- */
 
 static void take(oracle_value *v, double quotient, int low, int high, double offset, double scale, double min)
 {
@@ -494,12 +495,38 @@ static void encode_group(const oracle_plan *p, const double *x, oracle_value *ou
         ggml_group(p, member, place, n);
 }
 
+/* 8 bits of the mean over the block's tokens, in steps of a 127th of the largest. */
+static void subtract_mean(const oracle_plan *p, double *y)
+{
+    double mean[1024] = {0}, peak = 0;
+    for (int c = 0; c < p->dim; c++) {
+        for (int t = 0; t < TOKENS; t++) mean[c] += y[t * p->dim + c] / TOKENS;
+        peak = fmax(peak, fabs(mean[c]));
+    }
+    double step = half(peak / 127);
+    for (int c = 0; c < p->dim && step > 0; c++) {
+        double code = fmin(fmax(nearbyint(mean[c] / step), -127), 127);
+        for (int t = 0; t < TOKENS; t++) y[t * p->dim + c] -= code * step;
+    }
+}
+
+/* The vectors that are coded, [64][dim]; the caller frees. */
+static double *transformed(const oracle_plan *p, const float *x)
+{
+    double *y = calloc((size_t)(TOKENS * p->dim), sizeof *y);
+    if (!y) abort();
+    for (int t = 0; t < TOKENS; t++) {
+        double row[1024];
+        for (int c = 0; c < p->head_dim; c++) row[c] = half(x[t * p->head_dim + c]);
+        oracle_rotate(&p->rotation, row, y + t * p->dim);
+    }
+    if (p->mean) subtract_mean(p, y);
+    return y;
+}
+
 void oracle_encode(const oracle_plan *p, const float *x, oracle_value *out)
 {
-    double *y = calloc((size_t)(2 * TOKENS * p->dim), sizeof *y), *z = y + TOKENS * p->dim;
-    if (!y) abort();
-    for (int i = 0; i < TOKENS * p->dim; i++) y[i] = z[i] = half(x[i]);
-    for (int t = 0; t < TOKENS && p->rot; t++) oracle_rotate(z + t * p->dim, p->dim, p->rot, y + t * p->dim);
+    double *y = transformed(p, x);
     if (p->family == ORACLE_F16)
         for (int i = 0; i < TOKENS * p->dim; i++) out[i] = (oracle_value){.value = y[i]};
     else if (per_channel(p))
@@ -514,20 +541,19 @@ void oracle_encode(const oracle_plan *p, const float *x, oracle_value *out)
 
 void oracle_settle(const oracle_plan *p, const float *x, const oracle_value *got, double close, oracle_value *out)
 {
-    double row[1024], turned[1024];
+    double *y = transformed(p, x);
     oracle_value *place[1024];
     for (int t = 0; t < TOKENS; t++) {
         int moved = 0;
         for (int c = 0; c < p->dim; c++) {
             oracle_value *v = place[c] = &out[t * p->dim + c];
-            row[c] = turned[c] = half(x[t * p->dim + c]);
             int apart = abs(v->code - got[t * p->dim + c].code);
             if (!apart || (apart > 1 && p->family != ORACLE_RVQ) || v->near > close) continue;
             v->code = got[t * p->dim + c].code, moved = 1;
         }
-        if (p->rot) oracle_rotate(row, p->dim, p->rot, turned);
-        if (moved) norm_scale(p, turned, place, p->dim, plain_scale(p, turned, p->dim));
+        if (moved) norm_scale(p, y + t * p->dim, place, p->dim, plain_scale(p, y + t * p->dim, p->dim));
     }
+    free(y);
 }
 
 /* ---- unpacking ---- */

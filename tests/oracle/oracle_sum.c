@@ -46,9 +46,7 @@ static double normal_at(int seed, int stream, uint64_t i)
 
 static double hadamard(int i, int j, int n)
 {
-    int ones = 0;
-    for (int bits = i & j; bits; bits >>= 1) ones += bits & 1;
-    return (ones % 2 ? -1 : 1) / sqrt(n);
+    return oracle_hadamard(n, i, j) / sqrt(n);
 }
 
 static int power_of_two(int dim)
@@ -100,23 +98,24 @@ static int seen(const os_plan *p, const os_matrix *m, int c)
     return m->select < 0 || p->outlier[c] == m->select;
 }
 
+/* Column `place` of the rotation of the selected channels. */
+static void turned_column(const os_matrix *m, int place, double *out)
+{
+    double unit[OS_DIM] = {0};
+    unit[place] = 1;
+    oracle_rotate(&m->rot, unit, out);
+}
+
 static void make_map(os_plan *p, int which)
 {
     os_matrix *m = &p->m[which];
-    int place[OS_DIM], n = 0;
-    for (int c = 0; c < p->dim; c++) place[c] = seen(p, m, c) ? n++ : -1;
     const double *all = m->sketch ? directions(p, which, m->size) : NULL;
-    for (int r = 0; r < m->size; r++)
-        for (int c = 0; c < p->dim; c++) {
-            m->map[r][c] = 0;
-            if (place[c] < 0) continue;
-            if (m->sketch)
-                m->map[r][c] = all[r * OS_DIM + c];
-            else if (!m->rot)
-                m->map[r][c] = place[c] == r;
-            else if (place[c] / m->rot == r / m->rot)
-                m->map[r][c] = hadamard(r % m->rot, place[c] % m->rot, m->rot);
-        }
+    for (int c = 0, place = 0; c < p->dim; c++) {
+        double column[OS_ROWS] = {0};
+        for (int r = 0; r < m->size && all && seen(p, m, c); r++) column[r] = all[r * OS_DIM + c];
+        if (!m->sketch && seen(p, m, c)) turned_column(m, place++, column);
+        for (int r = 0; r < m->size; r++) m->map[r][c] = column[r];
+    }
 }
 
 void os_map(const os_plan *p, const os_matrix *m, const double *x, double *out)
@@ -134,13 +133,6 @@ void os_return(const os_plan *p, const os_matrix *m, const double *y, double *ou
 }
 
 /* ---- plans ---- */
-
-static int block_of(int n)
-{
-    int block = 1;
-    while (n % (2 * block) == 0) block *= 2;
-    return block;
-}
 
 static void levels(os_matrix *m)
 {
@@ -188,33 +180,36 @@ static void lay_out(os_plan *p)
     p->bytes = at + (p->n_out ? up((size_t)(p->dim + 7) / 8, 64) : 0);
 }
 
-void os_read_spec(const char *spec, int keys, int dim, os_plan *p)
+static void channels_of(const char *spec, os_matrix *m, int channels, int bits)
 {
-    const int pad = (dim + 15) / 16 * 16, turned = !strstr(spec, "rot=none") && dim % 2 == 0;
+    if (!oracle_read_rotation(spec, "h1", channels, &m->rot)) abort();
+    m->size = m->rot.size, m->bits = bits;
+    levels(m);
+}
+
+int os_read_spec(const char *spec, int keys, int dim, os_plan *p)
+{
+    const int qjl = !strncmp(spec, "qjl", 3), prod = !strncmp(spec, "prod", 4), split = !qjl && !prod;
     memset(p, 0, sizeof *p);
-    p->keys = keys, p->dim = dim, p->n = 1;
+    p->keys = keys, p->head_dim = dim, p->n = 1, p->prod = prod;
+    if (!oracle_read_rotation(split ? "" : spec, prod ? "h1" : "none", dim, &p->rot) || p->rot.size > OS_DIM) return 0;
+    p->dim = p->rot.size;
     p->iid = strstr(spec, "sketch=iid") != NULL;
     p->seed = number(spec, "seed=", 0), p->n_out = number(spec, "outliers=", 0);
+    p->norm = number(spec, "norm=n", prod ? 3 : keys ? 1 : 2);
     p->m[0].select = p->m[1].select = -1;
     if (p->n_out) p->n = 2, p->m[0].select = 0, p->m[1].select = 1;
-    if (!strncmp(spec, "prod", 4)) {
-        p->prod = 1, p->n = 2;
-        p->rot = turned ? block_of(dim) : 0;
-        p->norm = number(spec, "norm=n", 3);
-        p->m[0].size = dim, p->m[0].bits = spec[4] - '1';
+    if (prod) {
+        p->n = 2;
+        if (!oracle_read_rotation("", "none", p->dim, &p->m[0].rot)) return 0;
+        p->m[0].size = p->dim, p->m[0].bits = spec[4] - '1';
         levels(&p->m[0]);
-        directions_of(p, &p->m[1], pad);
-    } else if (!strncmp(spec, "qjl", 3)) {
-        for (int i = 0; i < p->n; i++) directions_of(p, &p->m[i], number(spec, "m=", pad));
-    } else {
-        p->norm = number(spec, "norm=n", keys ? 1 : 2);
-        for (int i = 0; i < 2; i++) {
-            p->m[i].size = i ? p->n_out : dim - p->n_out, p->m[i].bits = spec[5] - '0' + i;
-            p->m[i].rot = turned ? block_of(p->m[i].size) : 0;
-            levels(&p->m[i]);
-        }
+        directions_of(p, &p->m[1], (p->dim + 15) / 16 * 16);
     }
+    for (int i = 0; i < p->n && qjl; i++) directions_of(p, &p->m[i], number(spec, "m=", (dim + 15) / 16 * 16));
+    for (int i = 0; i < p->n && split; i++) channels_of(spec, &p->m[i], i ? p->n_out : dim - p->n_out, spec[5] - '0' + i);
     lay_out(p);
+    return 1;
 }
 
 /* ---- records ---- */

@@ -6,14 +6,17 @@
 
 #include <stddef.h>
 
+#include "oracle_rotation.h"
+
 enum { OS_DIM = 128, OS_ROWS = 512 };
 
 typedef struct os_matrix {
     int size, width, bits;
     int table;  /* 1: entry[code] * unit; 0: signs */
     int select; /* -1: all channels, 0: those outside the set, 1: those in it */
-    int sketch, rot;
-    double unit; /* of entries, or the factor of the estimate */
+    int sketch;
+    oracle_rotation rot; /* of selected channels */
+    double unit;         /* of entries, or the factor of the estimate */
     int entry[256];
     size_t codes, scales; /* bytes from the start of the record */
     double map[OS_ROWS][OS_DIM];
@@ -22,14 +25,15 @@ typedef struct os_matrix {
 } os_matrix;
 
 typedef struct os_plan {
-    int keys, dim, rot, norm, n, n_out, iid, seed, prod;
+    int keys, head_dim, dim, norm, n, n_out, iid, seed, prod;
+    oracle_rotation rot;
     size_t set, bytes;
     int outlier[OS_DIM];
     os_matrix m[2];
 } os_plan;
 
-/* Reads a spec of prod, qjl, or turbo with outliers for a head of at most OS_DIM channels. */
-void os_read_spec(const char *spec, int keys, int dim, os_plan *p);
+/* Reads a spec of prod, qjl, or turbo with outliers for a head of at most OS_DIM channels. 0: no such rotation, or larger with zeros. */
+int os_read_spec(const char *spec, int keys, int dim, os_plan *p);
 
 /* The record's set, codes and scales; makes the maps. */
 void os_unpack(os_plan *p, const void *record);

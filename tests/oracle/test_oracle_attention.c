@@ -9,9 +9,23 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
 
 static const char *const codecs[][2] = {
-    {"f16", "f16"},     {"q8_0", "q8_0"},   {"q4_0", "q4_0"},   {"q4_0:rot=h", "q4_0:rot=h"}, {"q8_0:rot=h", "q4_0"},
-    {"kivi1", "kivi1"}, {"kivi2", "kivi2"}, {"kivi3", "kivi3"}, {"kivi4", "kivi4"},           {"kivi8", "kivi8"},
-    {"q8_0", "kivi2"},  {"f16", "kivi3"},   {"kivi4", "f16"},   {"kivi1", "q4_0:rot=h"},      {"kivi2:group=16", "kivi3:group=64"},
+    {"f16", "f16"},
+    {"q8_0", "q8_0"},
+    {"q4_0", "q4_0"},
+    {"q4_0:rot=h", "q4_0:rot=h"},
+    {"q8_0:rot=h", "q4_0"},
+    {"kivi1", "kivi1"},
+    {"kivi2", "kivi2"},
+    {"kivi3", "kivi3"},
+    {"kivi4", "kivi4"},
+    {"kivi8", "kivi8"},
+    {"q8_0", "kivi2"},
+    {"f16", "kivi3"},
+    {"kivi4", "f16"},
+    {"kivi1", "q4_0:rot=h"},
+    {"kivi2:group=16", "kivi3:group=64"},
+    {"uni4:centre=block,scale=none", "turbo4:rot=h2,seed=3"},
+    {"q4_0:rot=h1,centre=block", "uni6:rot=none"},
 };
 
 /* Distances at which something changes: the row itself, its neighbours, edges of blocks and windows. */
@@ -61,6 +75,14 @@ static void test_sums_of_code_matrices(void **state)
             pair_next(&p, 0, 1, 30, &aimed);
             pair_close(&p);
         }
+}
+
+/* A rotation that is a matrix, one for keys and another for values, or one for both. */
+static void test_matrices(void **state)
+{
+    (void)state;
+    lengths("turbo3:rot=haar,centre=none,scale=none", "uni4:rot=haar,seed=5", 4, 64);
+    lengths("uni5:rot=haar,centre=block,scale=none", "q8_0:rot=haar", 0, 64);
 }
 
 static void test_sinks_and_windows_of_all_sizes(void **state)
@@ -223,6 +245,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codecs_and_lengths),
         cmocka_unit_test(test_sums_of_code_matrices),
+        cmocka_unit_test(test_matrices),
         cmocka_unit_test(test_sinks_and_windows_of_all_sizes),
         cmocka_unit_test(test_head_sizes),
         cmocka_unit_test(test_smallest_and_odd_head_sizes),

@@ -163,7 +163,7 @@ static void check_codec(const kvfi_kernels *scalar, const kvfi_kernels *fast, co
             px_at("%s: %s, %s, %d channels, %s, round %d", fast->name, spec, side ? "values" : "keys", dim, ci_kind_name[kind],
                   *round);
             if (kvfi_part_setup(spec, side, dim, &part, error, sizeof error)) continue; /* e.g. a rotation of odd sizes */
-            float *x = ci_alloc((size_t)dim * KVF_BLOCK * sizeof(float));
+            float *x = ci_alloc((size_t)part.dim_pad * KVF_BLOCK * sizeof(float));
             uint8_t *record = ci_alloc(part.bytes);
             ci_fill(x, dim, (ci_kind)kind, seed);
             part.codec->encode(&part, x, record);

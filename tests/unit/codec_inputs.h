@@ -141,7 +141,8 @@ static inline int ci_word(const char **list, char spec[64])
 static inline int ci_fits(const char *spec, int dim)
 {
     const char *outliers = strstr(spec, "outliers=");
-    if (strstr(spec, "rot=h") && dim % 2) return 0;
+    const char *rot = strstr(spec, "rot=h");
+    if (rot && dim % 2 && (!rot[5] || rot[5] == ',')) return 0;
     return !outliers || atoi(outliers + 9) < dim;
 }
 

@@ -178,11 +178,11 @@ static void bits_and_refusals(void **state)
     /* "2.5 bits" are 32 channels at 3, 96 at 2 and two f16: 160; the set adds 16 bytes, filled up to 64, for 64 tokens */
     assert_int_equal(kvf_spec_check("turbo2:outliers=32", KVF_K, 128, &info, NULL, 0), KVF_OK);
     assert_true(info.bits_code == 2.5 + 64.0 * 8 / (64 * 128));
-    assert_string_equal(info.canonical, "turbo2:rot=h,norm=n1,centre=prompt,scale=prompt,outliers=32");
+    assert_string_equal(info.canonical, "turbo2:norm=n1,outliers=32,rot=h1,seed=0,centre=prompt,scale=prompt");
     assert_int_equal(kvf_spec_check("turbo3:outliers=32", KVF_K, 128, &info, NULL, 0), KVF_OK);
     assert_true(info.bits_code == 3.5 + 64.0 * 8 / (64 * 128));
     assert_int_equal(kvf_spec_check("turbo2:outliers=0", KVF_V, 128, &info, NULL, 0), KVF_OK);
-    assert_string_equal(info.canonical, "turbo2:rot=h,norm=n2");
+    assert_string_equal(info.canonical, "turbo2:norm=n2,rot=h1,seed=0");
     assert_int_equal(kvf_spec_check("turbo7:outliers=32", KVF_K, 128, NULL, error, sizeof error), KVF_E_SPEC);
     assert_int_equal(kvf_spec_check("turbo2:outliers=128", KVF_K, 128, NULL, error, sizeof error), KVF_E_UNSUPPORTED);
     assert_non_null(strstr(error, "this one has 128"));

@@ -153,7 +153,7 @@ static void what_is_refused(void **state)
         assert_int_equal(kvf_spec_check(bad[i], KVF_K, 64, NULL, error, sizeof error), KVF_E_SPEC);
     kvf_spec_info info;
     assert_int_equal(kvf_spec_check("rvq3:stages=1+2", KVF_K, 64, &info, NULL, 0), KVF_OK);
-    assert_string_equal(info.canonical, "rvq3:rot=h,norm=n1,centre=prompt,scale=prompt,stages=1+2,tuned=fit");
+    assert_string_equal(info.canonical, "rvq3:norm=n1,stages=1+2,tuned=fit,rot=h1,seed=0,centre=prompt,scale=prompt");
 }
 
 int main(void)

@@ -273,7 +273,7 @@ static void sign_of_zero_is_plus(void **state)
 static void what_is_refused(void **state)
 {
     (void)state;
-    static const char *const bad[] = {"qjl4",        "qjl:m=8", "qjl:m=24", "qjl:m=512", "qjl:sketch=x", "qjl:rot=h",
+    static const char *const bad[] = {"qjl4",        "qjl:m=8", "qjl:m=24", "qjl:m=512", "qjl:sketch=x", "qjl:rot=x",
                                       "qjl:norm=n1", "prod",    "prod1",    "prod6",     "prod3:m=64",   "prod3:sketch=gauss",
                                       "qjl:seed=-1"};
     char error[256];
@@ -284,7 +284,7 @@ static void what_is_refused(void **state)
     assert_non_null(strstr(error, "a method for keys"));
     assert_int_equal(kvf_spec_check("qjl:outliers=64", KVF_K, 64, NULL, error, sizeof error), KVF_E_UNSUPPORTED);
     assert_int_equal(kvf_spec_check("prod3", KVF_K, 128, &info, NULL, 0), KVF_OK);
-    assert_string_equal(info.canonical, "prod3:rot=h,norm=n3,centre=prompt,scale=prompt,sketch=orth,seed=0");
+    assert_string_equal(info.canonical, "prod3:norm=n3,sketch=orth,rot=h1,seed=0,centre=prompt,scale=prompt");
     assert_true(info.bits_code == 3.25); /* two f16 a token */
     assert_int_equal(kvf_spec_check("qjl", KVF_K, 128, &info, NULL, 0), KVF_OK);
     assert_true(info.bits_code == 1.125);

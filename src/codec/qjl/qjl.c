@@ -22,21 +22,25 @@ static int parse_rows(const kvf_spec *spec, int32_t dim_pad, int32_t *rows, char
 
 static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    static const char *const options[] = {"m", "sketch", "seed", "outliers", "centre", NULL};
+    static const char *const options[] = {KVFI_STAGE_OPTIONS, "m", "sketch", "outliers", NULL};
     int32_t rows;
+    (void)side; /* keys */
     int rc = kvfi_spec_no_bits(spec, error, size);
     if (!rc) rc = kvfi_spec_only(spec, options, error, size);
+    if (!rc) rc = kvfi_spec_stages(spec, "none", "prompt", dim, part, error, size);
     if (!rc) rc = parse_rows(spec, (dim + 15) / 16 * 16, &rows, error, size);
     if (!rc) rc = kvfi_spec_sketch(spec, part, error, size);
     if (!rc) rc = kvfi_spec_outliers(spec, dim, &part->n_out, error, size);
-    if (!rc) rc = kvfi_spec_prompt(spec, "centre", side, &part->centre, error, size);
     if (rc) return rc;
-    part->bits = 1;
-    kvfi_sum_add_signs(part, dim, rows, part->n_out ? KVF_SELECT_REGULAR : KVF_SELECT_ALL);
-    if (part->n_out) kvfi_sum_add_signs(part, dim, rows, KVF_SELECT_OUTLIERS);
-    kvfi_sum_layout(part, dim);
-    snprintf(part->canonical, sizeof part->canonical, "qjl:m=%d,sketch=%s,seed=%d,outliers=%d,centre=%s", (int)rows,
-             part->iid ? "iid" : "orth", (int)part->seed, (int)part->n_out, part->centre ? "prompt" : "none");
+    if (!kvfi_spec_get(spec, "scale", NULL)) part->scaled = 0;
+    const int32_t coded = kvfi_part_dim(part, dim);
+    part->bits = 1, part->kind = KVF_KIND_SUM;
+    kvfi_sum_add_signs(part, coded, rows, part->n_out ? KVF_SELECT_REGULAR : KVF_SELECT_ALL);
+    if (part->n_out) kvfi_sum_add_signs(part, coded, rows, KVF_SELECT_OUTLIERS);
+    kvfi_part_layout(part, dim);
+    snprintf(part->canonical, sizeof part->canonical, "qjl:m=%d,sketch=%s,outliers=%d,", (int)rows, part->iid ? "iid" : "orth",
+             (int)part->n_out);
+    kvfi_stages_canonical(part);
     return KVF_OK;
 }
 

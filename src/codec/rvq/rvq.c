@@ -80,21 +80,24 @@ static void make_table(kvf_part *part, int32_t first, int earlier)
 
 static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    static const char *const options[] = {"rot", "norm", "centre", "scale", "stages", "tuned", NULL};
+    static const char *const options[] = {KVFI_STAGE_OPTIONS, "norm", "stages", "tuned", NULL};
     int32_t first;
     int earlier;
+    (void)side; /* part->side */
     int rc = parse_stages(spec, &first, error, size);
     if (!rc) rc = kvfi_spec_only(spec, options, error, size);
     if (!rc) rc = parse_tuned(spec, &earlier, error, size);
-    if (!rc) rc = kvfi_spec_stages(spec, side, dim, part, error, size);
+    if (!rc) rc = kvfi_spec_stages(spec, "h1", "prompt", dim, part, error, size);
+    if (!rc) rc = kvfi_spec_norm(spec, part, error, size);
     if (rc) return rc;
     part->kind = KVF_KIND_TABLE;
     part->bits = spec->bits;
-    part->t_group = 1, part->c_group = dim;
+    part->t_group = 1;
     kvfi_part_layout(part, dim);
     make_table(part, first, earlier);
-    kvfi_stages_canonical(part, "rvq");
-    kvfi_canonical_add(part, ",stages=%d+%d,tuned=%s", (int)first, (int)(part->bits - first), earlier ? "paper" : "fit");
+    snprintf(part->canonical, sizeof part->canonical, "rvq%d:norm=n%d,stages=%d+%d,tuned=%s,", (int)part->bits, (int)part->norm,
+             (int)first, (int)(part->bits - first), earlier ? "paper" : "fit");
+    kvfi_stages_canonical(part);
     return KVF_OK;
 }
 

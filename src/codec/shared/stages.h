@@ -11,15 +11,31 @@
  * squares). Measured defaults: keys 1, values 2. */
 enum { KVFI_NORM_PLAIN, KVFI_NORM_KEPT, KVFI_NORM_UNBIASED, KVFI_NORM_LEAST };
 
-/* Parses rot=none|h (default h), seed=N, norm=n0..n3 and, for keys, centre=prompt|none and scale=prompt|none (default prompt) into
- * the part. */
-int kvfi_spec_stages(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t error_size);
+/* Parses into the part: rot=none|h|h1|h2|haar and seed=N; for keys centre=none|prompt|block and scale=none|prompt. `rot` and `prompt` are
+ * what holds when they are not given. */
+int kvfi_spec_stages(const kvf_spec *spec, const char *rot, const char *prompt, int32_t dim, kvf_part *part, char *error,
+                     size_t error_size);
 
-/* KEY=prompt|none for keys, refused for values; *on is 1 for prompt, the default of keys. */
-int kvfi_spec_prompt(const kvf_spec *spec, const char *key, kvf_side side, int32_t *on, char *error, size_t error_size);
+/* Parses norm=n0..n3; the default of the side when it is not given. */
+int kvfi_spec_norm(const kvf_spec *spec, kvf_part *part, char *error, size_t error_size);
 
-/* Writes part->canonical from name, bits and stages. */
-void kvfi_stages_canonical(kvf_part *part, const char *name);
+/* The options of both, for kvfi_spec_only: write them in front of a codec's own. */
+#define KVFI_STAGE_OPTIONS "rot", "seed", "centre", "scale"
+
+/* The mean that a record of part->block_mean keeps: mean[dim], in the domain of the codes. */
+void kvfi_block_mean(const kvf_part *part, const void *record, float *mean);
+
+/* The mean of x[64][dim]: its int8 form goes into the record, its decoded form is subtracted. */
+void kvfi_take_mean(const kvf_part *part, float *x, void *record);
+
+/* centre=prompt becomes centre=block: for keys whose rotation is not known. The record grows by the mean. */
+void kvfi_centre_by_block(kvf_part *part);
+
+/* Adds it to one decoded vector x[dim]; nothing when the record keeps none. */
+void kvfi_add_mean(const kvf_part *part, const void *record, float *x);
+
+/* Appends the stages to part->canonical, which holds "name:" or "name:option=value,". */
+void kvfi_stages_canonical(kvf_part *part);
 
 /* Appends to part->canonical. */
 void kvfi_canonical_add(kvf_part *part, const char *format, ...) KVFI_PRINTF(2, 3);

@@ -4,33 +4,16 @@
 
 #include "base/text.h"
 #include "codec/shared/codebook.h"
+#include "codec/shared/rotation.h"
 #include "codec/shared/sketch.h"
 #include "codec/shared/table.h"
-#include "gpu/kernels/hadamard.h"
+#include "cpu/scalar/scalar.h"
 
 #include <string.h>
 
-void kvfi_sum_layout(kvf_part *part, int32_t dim)
-{
-    size_t at = 0;
-    part->dim = dim;
-    part->dim_pad = (dim + 15) / 16 * 16;
-    part->kind = KVF_KIND_SUM;
-    part->t_group = 1, part->c_group = dim, part->n_cg = 1;
-    for (int32_t i = 0; i < part->n_matrices; i++) {
-        kvf_matrix *m = &part->matrix[i];
-        m->codes_offset = at;
-        m->scale_offset = at + kvfi_align64(kvfi_codes_bytes(m->bits, KVF_BLOCK, m->width));
-        at = m->scale_offset + kvfi_align64(2 * KVF_BLOCK);
-        if (i == 0) part->scale_offset = m->scale_offset, part->min_offset = at;
-    }
-    part->set_offset = at;
-    part->bytes = at + (part->n_out ? kvfi_align64(((size_t)dim + 7) / 8) : 0);
-}
-
 void kvfi_sum_add_signs(kvf_part *part, int32_t dim, int32_t rows, kvf_select select)
 {
-    const kvfi_sketch s = {dim, rows, part->iid, part->seed, part->n_matrices};
+    const kvfi_sketch s = {dim, rows, part->iid, (int32_t)part->rot.seed, part->n_matrices};
     part->matrix[part->n_matrices++] = (kvf_matrix){.map = KVF_MAP_SKETCH,
                                                     .select = select,
                                                     .size = rows,
@@ -71,7 +54,7 @@ kvfi_shape kvfi_sum_shape(const kvf_part *part, int32_t i)
 
 static kvfi_sketch sketch_of(const kvf_part *part, int32_t i)
 {
-    return (kvfi_sketch){part->dim, part->matrix[i].size, part->iid, part->seed, i};
+    return (kvfi_sketch){part->dim, part->matrix[i].size, part->iid, (int32_t)part->rot.seed, i};
 }
 
 int32_t kvfi_sum_step(const kvf_part *part, int32_t i)
@@ -91,24 +74,19 @@ static const uint8_t *selected(const kvf_part *part, int32_t i, const void *reco
     return keep;
 }
 
-static void turn(const kvf_matrix *m, float *y)
-{
-    for (int32_t j = 0; m->rot && j < m->size; j += m->rot) kvfi_hadamard_block(y + j, m->rot);
-}
-
-/* Selected channels side by side, turned. */
+/* Selected channels side by side, zeros behind them, turned. */
 static void gather(const kvf_part *part, const kvf_matrix *m, const uint8_t *keep, const float *x, float *y)
 {
     int32_t j = 0;
     for (int32_t c = 0; c < part->dim; c++)
         if (!keep || keep[c]) y[j++] = x[c];
     memset(y + j, 0, (size_t)(m->width - j) * sizeof *y);
-    turn(m, y);
+    kvfi_rotate(&m->rot, kvfi_scalar_hadamard, y, 0, 1);
 }
 
 static void scatter(const kvf_part *part, const kvf_matrix *m, const uint8_t *keep, float *y, float *x, size_t channel)
 {
-    turn(m, y);
+    kvfi_rotate_back(&m->rot, kvfi_scalar_hadamard, y, 0, 1);
     for (int32_t c = 0, j = 0; c < part->dim; c++)
         if (!keep || keep[c]) x[(size_t)c * channel] += y[j++];
 }
@@ -148,7 +126,7 @@ int kvfi_spec_sketch(const kvf_spec *spec, kvf_part *part, char *error, size_t s
 {
     const char *sketch = kvfi_spec_get(spec, "sketch", "orth");
     part->iid = !strcmp(sketch, "iid");
-    if (part->iid || !strcmp(sketch, "orth")) return kvfi_spec_int(spec, "seed", 0, &part->seed, error, size);
+    if (part->iid || !strcmp(sketch, "orth")) return KVF_OK;
     kvfi_sentence(error, size,
                   "codec '%s': sketch is '%s', but may be 'orth' (orthogonal directions) or 'iid' (independent ones)", spec->name,
                   sketch);

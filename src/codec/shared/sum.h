@@ -14,9 +14,6 @@
 
 enum { KVFI_SUM_ROOM = 16384 }; /* floats of coordinates that are handled together */
 
-/* Fills dim, dim_pad, offsets and bytes from the matrices' sizes and bits, n_out and side. */
-void kvfi_sum_layout(kvf_part *part, int32_t dim);
-
 /* Adds a matrix of signs of `rows` directions of the selected channels. */
 void kvfi_sum_add_signs(kvf_part *part, int32_t dim, int32_t rows, kvf_select select);
 
@@ -61,7 +58,7 @@ void kvfi_sum_return(const kvf_part *part, int32_t i, const void *record, float 
  * codes what the table leaves. */
 void kvfi_sum_encode(const kvf_part *part, float *x, void *record);
 
-/* sketch=orth|iid and seed=N into the part. */
+/* sketch=orth|iid into the part. */
 int kvfi_spec_sketch(const kvf_spec *spec, kvf_part *part, char *error, size_t error_size);
 
 /* outliers=N, less than dim; 0 when not given. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Encoding of KVF_KIND_SUM. */
+#include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
 #include "codec/shared/sum.h"
 #include "codec/shared/table.h"
@@ -81,7 +82,8 @@ static void encode_signs(const kvf_part *part, int32_t i, const float *x, uint8_
 void kvfi_sum_encode(const kvf_part *part, float *x, void *record)
 {
     memset(record, 0, part->bytes);
-    if (part->rot) kvfi_rotate_tokens(x, part->dim, part->rot);
+    kvfi_rotate_block(part, x);
+    if (part->block_mean) kvfi_take_mean(part, x, record);
     if (part->n_out) choose_outliers(part, x, (uint8_t *)record + part->set_offset);
     for (int32_t i = 0; i < part->n_matrices; i++)
         if (part->matrix[i].table < 0)

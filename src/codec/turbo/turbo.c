@@ -9,6 +9,8 @@
 #include "codec/shared/sum.h"
 #include "codec/shared/table.h"
 
+#include <stdio.h>
+
 enum { SPLIT_BITS = 6 }; /* with these and one more, both tables have room */
 
 /* The integer table in ascending order of value: code = rank. */
@@ -23,40 +25,49 @@ static void make_table(kvf_part *part)
  * transform, its own scale, and the codebook of its own size. */
 static int setup_split(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    const int32_t sizes[2] = {dim - part->n_out, part->n_out};
-    if (spec->bits > SPLIT_BITS) {
-        kvfi_sentence(error, size, "codec 'turbo%d' has no outliers=N: turbo1 to turbo%d have", (int)spec->bits, SPLIT_BITS);
+    const int32_t channels[2] = {dim - part->n_out, part->n_out};
+    if (spec->bits > SPLIT_BITS || part->rot.kind == KVF_ROT_HAAR) {
+        kvfi_sentence(error, size, "codec 'turbo%d' has no outliers=N here: turbo1 to turbo%d have, with rot=none, h, h1 or h2",
+                      (int)spec->bits, SPLIT_BITS);
         return KVF_E_SPEC;
     }
     for (int32_t i = 0; i < 2; i++) {
-        kvfi_sum_add_table(part, KVF_MAP_CHANNELS, i ? KVF_SELECT_OUTLIERS : KVF_SELECT_REGULAR, sizes[i], spec->bits + i);
-        if (part->rot) part->matrix[i].rot = sizes[i] & -sizes[i];
+        kvf_rotation rot;
+        int rc = kvfi_spec_rotation(spec, "h1", channels[i], &rot, error, size);
+        if (rc) return rc;
+        kvfi_sum_add_table(part, KVF_MAP_CHANNELS, i ? KVF_SELECT_OUTLIERS : KVF_SELECT_REGULAR, rot.size, spec->bits + i);
+        part->matrix[i].rot = rot;
     }
-    kvfi_stages_canonical(part, "turbo");
-    kvfi_canonical_add(part, ",outliers=%d", (int)part->n_out);
-    part->rot = 0; /* the parts are turned apart */
-    kvfi_sum_layout(part, dim);
+    snprintf(part->canonical, sizeof part->canonical, "turbo%d:norm=n%d,outliers=%d,", (int)part->bits, (int)part->norm,
+             (int)part->n_out);
+    kvfi_stages_canonical(part);
+    part->rot.kind = KVF_ROT_NONE; /* the parts are turned apart */
+    part->kind = KVF_KIND_SUM;
+    kvfi_part_layout(part, dim);
     return KVF_OK;
 }
 
 static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    static const char *const options[] = {"rot", "norm", "centre", "scale", "outliers", NULL};
+    static const char *const options[] = {KVFI_STAGE_OPTIONS, "norm", "outliers", NULL};
+    (void)side; /* part->side */
     if (spec->bits < 1 || spec->bits > 8) {
         kvfi_sentence(error, size, "codec 'turbo' has 1 to 8 bits: turbo1 turbo2 turbo3 turbo4 turbo5 turbo6 turbo7 turbo8");
         return KVF_E_SPEC;
     }
     int rc = kvfi_spec_only(spec, options, error, size);
-    if (!rc) rc = kvfi_spec_stages(spec, side, dim, part, error, size);
+    if (!rc) rc = kvfi_spec_stages(spec, "h1", "prompt", dim, part, error, size);
+    if (!rc) rc = kvfi_spec_norm(spec, part, error, size);
     if (!rc) rc = kvfi_spec_outliers(spec, dim, &part->n_out, error, size);
     if (rc) return rc;
     part->bits = spec->bits;
     if (part->n_out) return setup_split(spec, dim, part, error, size);
     part->kind = KVF_KIND_TABLE;
-    part->t_group = 1, part->c_group = dim;
+    part->t_group = 1;
     kvfi_part_layout(part, dim);
     make_table(part);
-    kvfi_stages_canonical(part, "turbo");
+    snprintf(part->canonical, sizeof part->canonical, "turbo%d:norm=n%d,", (int)part->bits, (int)part->norm);
+    kvfi_stages_canonical(part);
     return KVF_OK;
 }
 
