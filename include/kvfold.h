@@ -397,6 +397,32 @@ KVF_API int kvf_op_kivi_dequantise(const uint8_t *codes, const float *scale, con
  * two that divides dim). Its own inverse. */
 KVF_API int kvf_op_hadamard(float *x, int64_t n, int64_t dim, int32_t block);
 
+/* The scalar codebook of 2^bits levels with the least mean-square error (Lloyd 1957, Max 1960), ascending, symmetric: of a standard
+ * normal variable for dim 0, else of one coordinate of a random unit vector in dim dimensions, times sqrt(dim) (dim below 4: the
+ * normal variable too). levels[2^bits]; *error, which may be NULL, receives that error. The same bits on every target. KVF_E_ARG when
+ * bits is not 1 to 8, or dim is negative or above 2^20. */
+KVF_API int kvf_op_codebook(int32_t bits, int32_t dim, float *levels, double *error);
+
+/* code = number of midpoints (levels[i] + levels[i + 1]) / 2 that lie strictly below x: the nearest level, and of two equally near ones
+ * the lower. levels[n_levels] must not descend; 1 to 256 of them. Midpoints are f32: the sum is rounded, its half is exact. Infinite x
+ * get the outermost codes. KVF_E_NONFINITE: x is NaN, or a level is not finite or beyond half the f32 range; nothing is promised of
+ * codes then. */
+KVF_API int kvf_op_codebook_quantise(const float *x, size_t n, const float *levels, int32_t n_levels, uint8_t *codes);
+/* x = levels[code]. KVF_E_ARG when a code is not below n_levels. */
+KVF_API int kvf_op_codebook_dequantise(const uint8_t *codes, size_t n, const float *levels, int32_t n_levels, float *x);
+
+/* Norm, Hadamard transform, codebook and packing of n vectors x[n][dim] in one go, each vector read once and nothing written but its
+ * norm and its codes: norm = ||x||, codes = quantise(y * (sqrt(dim) / norm)) with y = x transformed in blocks of `block` (1: not at
+ * all; see kvf_op_hadamard), packed as kvf_op_pack does into packed[n][kvf_op_packed_bytes(dim, bits)]. levels[2^bits] as above, in
+ * units of a coordinate of a vector of length sqrt(dim), as kvf_op_codebook gives them. The codes are those of the operations one
+ * after the other, bit for bit. A vector of norm 0 is coded as zeros. dim is 1 to 1024. Sums are f32, element i into partial sum
+ * i % 16, then halves added pairwise. KVF_E_NONFINITE: a norm is not finite. */
+KVF_API int kvf_op_rotate_quantise_pack(const float *x, int64_t n, int32_t dim, int32_t block, const float *levels, int32_t bits,
+                                        uint8_t *packed, float *norm);
+/* And back: x = transform(levels[code] * (norm / sqrt(dim))). */
+KVF_API int kvf_op_unpack_dequantise_rotate(const uint8_t *packed, const float *norm, int64_t n, int32_t dim, int32_t block,
+                                            const float *levels, int32_t bits, float *x);
+
 /* Encodes 64 tokens of one head, x[64][head_dim], into a record of kvf_spec_info.block_bytes bytes (64-byte aligned) as the
  * cache would, and back. Rows are rounded to f16 first (saturating); NaN and infinity are refused. Stages that come from a
  * prompt (centre, channel scale) are left out. Both allocate scratch. */

@@ -14,12 +14,13 @@
 extern "C" {
 #endif
 
-/* Inner kinds: what the numbers in a record are. (Sign, vector table and trellis kinds follow with their families.) */
+/* Inner kinds: what the numbers in a record are. (Vector table and trellis kinds follow with their families.) */
 typedef enum kvf_kind {
     KVF_KIND_HALF,    /* f16 values, no codes */
     KVF_KIND_TOKEN,   /* uniform codes; one scale (and minimum) per token and group of channels */
     KVF_KIND_TABLE,   /* as KVF_KIND_TOKEN, but a code is an index into a table of integers */
     KVF_KIND_CHANNEL, /* uniform codes; one scale (and minimum) per channel and group of tokens */
+    KVF_KIND_SUM,     /* one or two code matrices, each of another linear map of the vector: kvf_matrix */
     KVF_KINDS
 } kvf_kind;
 
@@ -36,6 +37,27 @@ typedef struct kvf_rotation {
     uint32_t minus[2][32]; /* h1, h2: bit c % 32 of word c / 32: channel c changes its sign before the first, second round */
     const float *matrix;  /* haar: [size][size], provided by the owner of the part */
 } kvf_rotation;
+
+/* What a code matrix of KVF_KIND_SUM is made of: coordinates A x of the vector x. The vector decodes to the sum of A^T (decoded
+ * coordinates) over the matrices. */
+typedef enum kvf_map {
+    KVF_MAP_SAME,     /* x itself */
+    KVF_MAP_CHANNELS, /* the selected channels in ascending order, then a rotation of their own */
+    KVF_MAP_SKETCH    /* random directions: codec/shared/sketch.h */
+} kvf_map;
+
+typedef enum kvf_select { KVF_SELECT_ALL, KVF_SELECT_REGULAR, KVF_SELECT_OUTLIERS } kvf_select;
+
+typedef struct kvf_matrix {
+    kvf_map map;
+    kvf_select select;   /* channels that the map sees; which are outliers is chosen for each record */
+    int32_t size, width; /* coordinates; rounded up to 16 */
+    int32_t bits;
+    int32_t table;       /* value = table[table + code] * unit * scale; -1: value = +-1/2 * unit * scale, code 1 for plus */
+    kvf_rotation rot;    /* KVF_MAP_CHANNELS: of the selected channels and the zeros behind them; not haar */
+    float unit;
+    size_t codes_offset, scale_offset; /* one f16 scale a token */
+} kvf_matrix;
 
 /* One side of one layer, fixed at creation. Record layout: docs/FORMAT.md. */
 typedef struct kvf_part {
@@ -54,6 +76,12 @@ typedef struct kvf_part {
     float zero;           /* used when has_min is 0 */
     int16_t table[256];   /* KVF_KIND_TABLE: value = table[code] * unit * scale; up to 5 bits each entry fits an int8 */
     float unit;
+    kvf_matrix matrix[2]; /* KVF_KIND_SUM */
+    int32_t n_matrices;
+    int32_t n_out;        /* outlier channels of a record, 0: none are told apart */
+    size_t set_offset;    /* from the start of the record: one bit a channel, set for outliers */
+    int32_t iid;          /* sketches: 1 for independent normal directions, 0 for orthogonal ones */
+    int32_t stage;        /* rvq: bits of the first of two stages, the low bits of a code */
     kvf_rotation rot;     /* of the channels before coding; queries are turned too, outputs turned back */
     int32_t centre;       /* keys: 1 to subtract a centre estimated from the prompt before the transform (calib/self.h) */
     int32_t block_mean;   /* keys: 1 to subtract the mean of the block's vectors after the transform; the record keeps it */

@@ -7,7 +7,15 @@
 
 #include <stddef.h>
 
-typedef enum oracle_family { ORACLE_F16, ORACLE_Q8_0, ORACLE_Q4_0, ORACLE_KIVI, ORACLE_UNI, ORACLE_TURBO } oracle_family;
+typedef enum oracle_family {
+    ORACLE_F16,
+    ORACLE_Q8_0,
+    ORACLE_Q4_0,
+    ORACLE_KIVI,
+    ORACLE_UNI,
+    ORACLE_TURBO,
+    ORACLE_RVQ
+} oracle_family;
 
 typedef struct oracle_plan {
     oracle_family family;
@@ -17,9 +25,10 @@ typedef struct oracle_plan {
     int bits;  /* of a code; 16 for f16 */
     int group; /* tokens (KIVI keys) or channels (everything else) that share a scale */
     oracle_rotation rotation;
-    int mean;  /* 1: the block's mean is subtracted after the transform and kept */
-    int norm;  /* uni, turbo: rule 0 to 3 of the scale */
-    int entry[256]; /* turbo: a level is entry * unit */
+    int mean;       /* 1: the block's mean is subtracted after the transform and kept */
+    int norm;       /* uni, turbo, rvq: rule 0 to 3 of the scale */
+    int stage;      /* rvq: bits of the first stage */
+    int entry[256]; /* turbo, rvq: a level is entry * unit */
     double unit;
 } oracle_plan;
 
@@ -56,6 +65,13 @@ double oracle_mean(const oracle_plan *plan, const void *record, int c);
 /* Bytes of a record, and whether every bit that is not part of a live code, scale or minimum is 0. */
 size_t oracle_bytes(const oracle_plan *plan);
 int oracle_padding_is_zero(const oracle_plan *plan, const void *record);
+
+/* The codes of a matrix [rows][lanes] as it lies in memory: out[row * lanes + lane]. */
+void oracle_codes(const void *codes, int bits, int rows, int lanes, int *out);
+
+/* Nearest binary16, saturated; and the one at a place in memory. */
+double oracle_half(double x);
+double oracle_half_at(const void *memory, size_t at);
 
 /* <q, key t> and sum of w_t value_t[c]; *size receives the sum of the magnitudes of all terms, for error bounds. */
 double oracle_score(const oracle_plan *plan, const oracle_value *record, const float *q, int t, double *size);

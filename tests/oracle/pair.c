@@ -63,8 +63,19 @@ void pair_compare(pair *p, const ts_batch *b, int layer)
     assert_non_null(out);
     assert_non_null(lse);
     double scale = b->how.scale != 0.0f ? (double)b->how.scale : (double)(1.0f / sqrtf((float)l->k_dim));
-    oracle_query a = {layer, b->n, b->tokens, b->q[layer].plain, b->k[layer].plain, b->v[layer].plain, b->bias,
-                      scale, (double)b->how.softcap, b->how.slopes, b->how.sinks, out, lse};
+    oracle_query a = {layer,
+                      b->n,
+                      b->tokens,
+                      b->q[layer].plain,
+                      b->k[layer].plain,
+                      b->v[layer].plain,
+                      b->bias,
+                      scale,
+                      (double)b->how.softcap,
+                      b->how.slopes,
+                      b->how.sinks,
+                      out,
+                      lse};
     oracle_attend(p->o, &a);
     compare(p, b, layer, b->lse[layer], lse, 1, "log-sum-exp");
     compare(p, b, layer, b->out[layer], out, l->v_dim, "output");

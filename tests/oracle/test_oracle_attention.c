@@ -9,10 +9,23 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
 
 static const char *const codecs[][2] = {
-    {"f16", "f16"},     {"q8_0", "q8_0"},   {"q4_0", "q4_0"},   {"q4_0:rot=h", "q4_0:rot=h"}, {"q8_0:rot=h", "q4_0"},
-    {"kivi1", "kivi1"}, {"kivi2", "kivi2"}, {"kivi3", "kivi3"}, {"kivi4", "kivi4"},           {"kivi8", "kivi8"},
-    {"q8_0", "kivi2"},  {"f16", "kivi3"},   {"kivi4", "f16"},   {"kivi1", "q4_0:rot=h"},      {"kivi2:group=16", "kivi3:group=64"},
-    {"uni4:centre=block,scale=none", "turbo4:rot=h2,seed=3"},     {"q4_0:rot=h1,centre=block", "uni6:rot=none"},
+    {"f16", "f16"},
+    {"q8_0", "q8_0"},
+    {"q4_0", "q4_0"},
+    {"q4_0:rot=h", "q4_0:rot=h"},
+    {"q8_0:rot=h", "q4_0"},
+    {"kivi1", "kivi1"},
+    {"kivi2", "kivi2"},
+    {"kivi3", "kivi3"},
+    {"kivi4", "kivi4"},
+    {"kivi8", "kivi8"},
+    {"q8_0", "kivi2"},
+    {"f16", "kivi3"},
+    {"kivi4", "f16"},
+    {"kivi1", "q4_0:rot=h"},
+    {"kivi2:group=16", "kivi3:group=64"},
+    {"uni4:centre=block,scale=none", "turbo4:rot=h2,seed=3"},
+    {"q4_0:rot=h1,centre=block", "uni6:rot=none"},
 };
 
 /* Distances at which something changes: the row itself, its neighbours, edges of blocks and windows. */
@@ -41,6 +54,27 @@ static void test_codecs_and_lengths(void **state)
 {
     (void)state;
     for (int i = 0; i < COUNT(codecs); i++) lengths(codecs[i][0], codecs[i][1], 4, 64);
+}
+
+/* Sums of code matrices, scored packed (few rows) and unfolded (many); centre and scale off, as they are in the oracle. */
+static void test_sums_of_code_matrices(void **state)
+{
+    static const char *const pairs[][2] = {{"prod3:centre=none,scale=none", "prod2"},
+                                           {"qjl:centre=none", "turbo2:outliers=16"},
+                                           {"qjl:m=128,outliers=4,centre=none", "prod3:sketch=iid"},
+                                           {"turbo3:outliers=32,centre=none,scale=none", "rvq4"}};
+    (void)state;
+    for (int i = 0; i < COUNT(pairs); i++)
+        for (int big = 0; big < 2; big++) {
+            pair p = {0};
+            ts_how aimed = {.point_at = aims};
+            ts_model_init(&p.m, 1, 6, 2, big ? 128 : 64, big ? 64 : 80, pairs[i][0], pairs[i][1]);
+            pair_open(&p);
+            pair_grow(&p, 0, 1, 330, 330);
+            pair_next(&p, 0, 1, 1, &aimed);
+            pair_next(&p, 0, 1, 30, &aimed);
+            pair_close(&p);
+        }
 }
 
 /* A rotation that is a matrix, one for keys and another for values, or one for both. */
@@ -210,6 +244,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codecs_and_lengths),
+        cmocka_unit_test(test_sums_of_code_matrices),
         cmocka_unit_test(test_matrices),
         cmocka_unit_test(test_sinks_and_windows_of_all_sizes),
         cmocka_unit_test(test_head_sizes),

@@ -40,7 +40,8 @@ static void there_and_back(const char *name, unsigned seed, int dim)
     oracle_rotate(&r, in, want);
     kvfi_rotate(&rot, k.hadamard, y, 1024, 1);
     for (int c = 0; c < r.size; c++)
-        if (fabs((double)y[c] - want[c]) > LIMIT * sqrt(dim)) fail_msg("%s, %d channels, channel %d: %g, not %g", name, dim, c, (double)y[c], want[c]);
+        if (fabs((double)y[c] - want[c]) > LIMIT * sqrt(dim))
+            fail_msg("%s, %d channels, channel %d: %g, not %g", name, dim, c, (double)y[c], want[c]);
     kvfi_rotate_back(&rot, k.hadamard, y, 1024, 1);
     for (int c = 0; c < dim; c++) assert_true(fabs((double)y[c] - in[c]) <= LIMIT * sqrt(dim));
 }
@@ -61,7 +62,8 @@ static void every_head_size_there_and_back(void **state)
 /* Sizes that have a matrix are not padded, the others by a quarter at most from 16 channels on. */
 static void padding_is_small(void **state)
 {
-    static const int whole[] = {1, 2, 12, 20, 28, 40, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 512, 640, 768, 896, 1024};
+    static const int whole[] = {1,   2,   12,  20,  28,  40,  56,  64,  80,  96,  112,
+                                128, 160, 192, 224, 256, 320, 512, 640, 768, 896, 1024};
     (void)state;
     int32_t odd;
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++) assert_int_equal(kvfi_hadamard_size(whole[i], &odd), whole[i]);
@@ -154,9 +156,12 @@ static void unknown_names_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_head_size_there_and_back), cmocka_unit_test(padding_is_small),
-        cmocka_unit_test(oracle_matrices_are_hadamard),   cmocka_unit_test(drawn_matrices_are_orthogonal),
-        cmocka_unit_test(signs_are_random),               cmocka_unit_test(unknown_names_are_refused),
+        cmocka_unit_test(every_head_size_there_and_back),
+        cmocka_unit_test(padding_is_small),
+        cmocka_unit_test(oracle_matrices_are_hadamard),
+        cmocka_unit_test(drawn_matrices_are_orthogonal),
+        cmocka_unit_test(signs_are_random),
+        cmocka_unit_test(unknown_names_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

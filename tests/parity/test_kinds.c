@@ -8,6 +8,7 @@
 static void magnitudes(const kvf_part *part, const void *record, float *out)
 {
     const kvfi_shape s = kvfi_shape_of(part);
+    if (part->kind == KVF_KIND_SUM) return; /* the same function on every set: nothing may differ */
     for (int t = 0; t < KVF_BLOCK; t++)
         for (int c = 0; c < part->dim; c++) {
             float *m = out + t * part->dim + c;
@@ -116,6 +117,7 @@ static void spoil_padding(const kvf_part *part, uint8_t *record, uint64_t *state
     const size_t half = part->kind == KVF_KIND_HALF, sections = part->has_min ? 2 : 1;
     for (int c = part->dim; c < part->dim_pad; c++)
         for (int t = 0; t < KVF_BLOCK; t++) {
+            if (part->kind == KVF_KIND_SUM) continue; /* tests/oracle spoils it */
             if (half)
                 kvfi_halves(record, 0)[kvfi_half_index(&s, t, c)] = 0x7e00;
             else

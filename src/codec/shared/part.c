@@ -6,19 +6,47 @@
 
 #include <string.h>
 
-void kvfi_part_layout(kvf_part *part, int32_t dim)
+/* Code matrices one after the other, each with 64 scales, then the set of outliers. */
+static void layout_matrices(kvf_part *part)
 {
-    part->head_dim = dim;
-    part->dim = dim = part->rot.kind ? part->rot.size : dim;
-    part->dim_pad = (dim + 15) / 16 * 16;
-    if (!part->c_group) part->c_group = dim;
-    part->n_cg = part->kind == KVF_KIND_TOKEN || part->kind == KVF_KIND_TABLE ? (dim + part->c_group - 1) / part->c_group : 0;
-    part->n_tg = part->kind == KVF_KIND_CHANNEL ? KVF_BLOCK / part->t_group : 0;
+    size_t at = 0;
+    for (int32_t i = 0; i < part->n_matrices; i++) {
+        kvf_matrix *m = &part->matrix[i];
+        m->codes_offset = at;
+        m->scale_offset = at + kvfi_align64(kvfi_codes_bytes(m->bits, KVF_BLOCK, m->width));
+        at = m->scale_offset + kvfi_align64(2 * KVF_BLOCK);
+        if (i == 0) part->scale_offset = m->scale_offset, part->min_offset = at;
+    }
+    part->set_offset = at;
+    part->bytes = at + (part->n_out ? kvfi_align64(((size_t)part->dim + 7) / 8) : 0);
+}
+
+static void layout_codes(kvf_part *part)
+{
     size_t codes = kvfi_codes_bytes(part->bits, KVF_BLOCK, part->dim_pad);
     size_t scales = 2 * ((size_t)part->n_cg * KVF_BLOCK + (size_t)part->n_tg * (size_t)part->dim_pad);
     part->scale_offset = kvfi_align64(codes);
     part->min_offset = part->scale_offset + kvfi_align64(scales);
     part->bytes = part->min_offset + (part->has_min ? kvfi_align64(scales) : 0);
+}
+
+int32_t kvfi_part_dim(const kvf_part *part, int32_t head_dim)
+{
+    return part->rot.kind ? part->rot.size : head_dim;
+}
+
+void kvfi_part_layout(kvf_part *part, int32_t dim)
+{
+    part->head_dim = dim;
+    part->dim = dim = kvfi_part_dim(part, dim);
+    part->dim_pad = (dim + 15) / 16 * 16;
+    if (!part->c_group) part->c_group = dim;
+    part->n_cg = part->kind == KVF_KIND_TOKEN || part->kind == KVF_KIND_TABLE ? (dim + part->c_group - 1) / part->c_group : 0;
+    part->n_tg = part->kind == KVF_KIND_CHANNEL ? KVF_BLOCK / part->t_group : 0;
+    if (part->kind == KVF_KIND_SUM)
+        layout_matrices(part);
+    else
+        layout_codes(part);
     if (!part->block_mean) return;
     part->mean_offset = part->bytes;
     part->bytes += kvfi_align64((size_t)part->dim_pad + sizeof(uint16_t));
@@ -48,6 +76,7 @@ int kvfi_spec_rotation(const kvf_spec *spec, const char *fallback, int32_t dim, 
         return KVF_E_SPEC;
     }
     if (rot->kind != KVF_ROT_H || rot->block > 1) return KVF_OK;
-    kvfi_sentence(error, error_size, "codec '%s': rot=h needs an even head size, not %d; h1 has zeros added", spec->name, (int)dim);
+    kvfi_sentence(error, error_size, "codec '%s': rot=h needs an even head size, not %d; h1 has zeros added", spec->name,
+                  (int)dim);
     return KVF_E_UNSUPPORTED;
 }

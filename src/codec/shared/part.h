@@ -15,8 +15,11 @@ static inline size_t kvfi_align64(size_t bytes)
     return (bytes + 63) & ~(size_t)63;
 }
 
+/* Channels that are coded: those of the head and the zeros that its rotation needs. */
+int32_t kvfi_part_dim(const kvf_part *part, int32_t head_dim);
+
 /* Fills head_dim, dim, dim_pad, the numbers of groups, the offsets and the size from kind, bits, groups (c_group 0: all channels),
- * rotation and has_min, which must be set. Order of sections: codes (or f16 values), scales, minima. */
+ * rotation and has_min, for KVF_KIND_SUM from matrices and n_out, which must be set. Order of sections: codes (or f16 values), scales, minima. */
 void kvfi_part_layout(kvf_part *part, int32_t dim);
 
 /* The part as the kernels see it. */
@@ -50,6 +53,7 @@ static inline uint16_t *kvfi_halves(void *record, size_t offset)
 int kvfi_spec_no_bits(const kvf_spec *spec, char *error, size_t error_size);
 
 /* rot=none|h|h1|h2|haar (`fallback` when not given) and seed=N. */
-int kvfi_spec_rotation(const kvf_spec *spec, const char *fallback, int32_t dim, kvf_rotation *rot, char *error, size_t error_size);
+int kvfi_spec_rotation(const kvf_spec *spec, const char *fallback, int32_t dim, kvf_rotation *rot, char *error,
+                       size_t error_size);
 
 #endif

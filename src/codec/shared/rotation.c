@@ -71,8 +71,8 @@ int32_t kvfi_hadamard_size(int32_t dim, int32_t *odd)
 
 /* ---- set-up ------------------------------------------------------------------------------------------------------------------- */
 
-static const char *const names[] = {[KVF_ROT_NONE] = "none", [KVF_ROT_H] = "h", [KVF_ROT_H1] = "h1", [KVF_ROT_H2] = "h2",
-                                    [KVF_ROT_HAAR] = "haar"};
+static const char *const names[] = {
+    [KVF_ROT_NONE] = "none", [KVF_ROT_H] = "h", [KVF_ROT_H1] = "h1", [KVF_ROT_H2] = "h2", [KVF_ROT_HAAR] = "haar"};
 
 const char *kvfi_rotation_name(const kvf_rotation *rot)
 {

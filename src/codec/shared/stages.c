@@ -7,6 +7,7 @@
 #include "gpu/kernels/codes.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +24,8 @@ int kvfi_spec_norm(const kvf_spec *spec, kvf_part *part, char *error, size_t siz
 
 static const char *const centres[] = {"none", "prompt", "block"};
 
-static int parse_key_stage(const kvf_spec *spec, const char *key, const char *fallback, int n, int32_t *stage, char *error, size_t size)
+static int parse_key_stage(const kvf_spec *spec, const char *key, const char *fallback, int n, int32_t *stage, char *error,
+                           size_t size)
 {
     const char *value = kvfi_spec_get(spec, key, fallback);
     for (*stage = 0; *stage < n; ++*stage)
@@ -42,6 +44,15 @@ static int parse_key_stages(const kvf_spec *spec, const char *prompt, kvf_part *
     return rc;
 }
 
+void kvfi_canonical_add(kvf_part *part, const char *format, ...)
+{
+    const size_t used = strlen(part->canonical);
+    va_list values;
+    va_start(values, format);
+    vsnprintf(part->canonical + used, sizeof part->canonical - used, format, values);
+    va_end(values);
+}
+
 static int refuse_key_stages(const kvf_spec *spec, char *error, size_t size)
 {
     const char *key = kvfi_spec_get(spec, "centre", NULL) ? "centre" : kvfi_spec_get(spec, "scale", NULL) ? "scale" : NULL;
@@ -50,7 +61,8 @@ static int refuse_key_stages(const kvf_spec *spec, char *error, size_t size)
     return KVF_E_SPEC;
 }
 
-int kvfi_spec_stages(const kvf_spec *spec, const char *rot, const char *prompt, int32_t dim, kvf_part *part, char *error, size_t size)
+int kvfi_spec_stages(const kvf_spec *spec, const char *rot, const char *prompt, int32_t dim, kvf_part *part, char *error,
+                     size_t size)
 {
     int rc = kvfi_spec_rotation(spec, rot, dim, &part->rot, error, size);
     if (rc) return rc;
@@ -59,11 +71,9 @@ int kvfi_spec_stages(const kvf_spec *spec, const char *rot, const char *prompt, 
 
 void kvfi_stages_canonical(kvf_part *part)
 {
-    const size_t n = strlen(part->canonical), left = sizeof part->canonical - n;
-    snprintf(part->canonical + n, left, "rot=%s,seed=%u", kvfi_rotation_name(&part->rot), (unsigned)part->rot.seed);
+    kvfi_canonical_add(part, "rot=%s,seed=%u", kvfi_rotation_name(&part->rot), (unsigned)part->rot.seed);
     if (part->side == KVF_V) return;
-    kvfi_sentence(part->canonical + strlen(part->canonical), sizeof part->canonical - strlen(part->canonical), ",centre=%s,scale=%s",
-                  centres[part->centre + 2 * part->block_mean], centres[part->scaled]);
+    kvfi_canonical_add(part, ",centre=%s,scale=%s", centres[part->centre + 2 * part->block_mean], centres[part->scaled]);
 }
 
 float kvfi_dot16(const float *a, const float *b, int32_t n)
@@ -75,16 +85,14 @@ float kvfi_dot16(const float *a, const float *b, int32_t n)
     return sum[0];
 }
 
-/* The f16 scale of a vector x whose decoded form before scaling is c, by the part's norm rule. Zero vectors get 0; magnitudes above
- * 65504 saturate. */
-static uint16_t norm_scale(const kvf_part *part, const float *x, const float *c, float plain)
+uint16_t kvfi_norm_scale(int32_t norm, const float *x, const float *c, int32_t n, float plain)
 {
-    if (part->norm == KVFI_NORM_PLAIN) return kvfi_half_saturated(plain);
-    const float xx = kvfi_dot16(x, x, part->dim), xc = kvfi_dot16(x, c, part->dim), cc = kvfi_dot16(c, c, part->dim);
+    if (norm == KVFI_NORM_PLAIN) return kvfi_half_saturated(plain);
+    const float xx = kvfi_dot16(x, x, n), xc = kvfi_dot16(x, c, n), cc = kvfi_dot16(c, c, n);
     float scale = 0;
-    if (cc > 0 && part->norm == KVFI_NORM_KEPT) scale = sqrtf(xx / cc);
-    if (xc > 0 && part->norm == KVFI_NORM_UNBIASED) scale = xx / xc;
-    if (cc > 0 && part->norm == KVFI_NORM_LEAST) scale = xc / cc;
+    if (cc > 0 && norm == KVFI_NORM_KEPT) scale = sqrtf(xx / cc);
+    if (xc > 0 && norm == KVFI_NORM_UNBIASED) scale = xx / xc;
+    if (cc > 0 && norm == KVFI_NORM_LEAST) scale = xc / cc;
     return kvfi_half_saturated(scale);
 }
 
@@ -109,8 +117,7 @@ static void put_codes(const kvf_part *part, float *x, void *record)
 
 /* ---- the mean of a block ------------------------------------------------------------------------------------------------------- */
 
-/* mean[c] of x[64][dim]: its int8 form is stored, its decoded form subtracted. */
-static void take_mean(const kvf_part *part, float *x, void *record)
+void kvfi_take_mean(const kvf_part *part, float *x, void *record)
 {
     float mean[KVFI_DIM_MAX] = {0}, peak = 0;
     for (int32_t t = 0; t < KVF_BLOCK; t++)
@@ -165,11 +172,11 @@ void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, kvfi_token
     uint16_t *scales = kvfi_halves(record, part->scale_offset);
     memset(record, 0, part->bytes);
     kvfi_rotate_block(part, x);
-    if (part->block_mean) take_mean(part, x, record);
+    if (part->block_mean) kvfi_take_mean(part, x, record);
     for (int32_t t = 0; t < KVF_BLOCK; t++) {
         const float *values = x + t * part->dim;
         float plain = code(part, values, codes, decoded);
-        scales[t] = norm_scale(part, values, decoded, plain);
+        scales[t] = kvfi_norm_scale(part->norm, values, decoded, part->dim, plain);
         memcpy(codes_of(part, x, t), codes, (size_t)part->dim);
     }
     put_codes(part, x, record);

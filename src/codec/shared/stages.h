@@ -3,6 +3,7 @@
 #ifndef KVFI_STAGES_H
 #define KVFI_STAGES_H
 
+#include "base/text.h"
 #include "codec/shared/part.h"
 
 /* How the scale of a coded vector is corrected, x the vector, c the decoded one before scaling:
@@ -24,6 +25,9 @@ int kvfi_spec_norm(const kvf_spec *spec, kvf_part *part, char *error, size_t err
 /* The mean that a record of part->block_mean keeps: mean[dim], in the domain of the codes. */
 void kvfi_block_mean(const kvf_part *part, const void *record, float *mean);
 
+/* The mean of x[64][dim]: its int8 form goes into the record, its decoded form is subtracted. */
+void kvfi_take_mean(const kvf_part *part, float *x, void *record);
+
 /* centre=prompt becomes centre=block: for keys whose rotation is not known. The record grows by the mean. */
 void kvfi_centre_by_block(kvf_part *part);
 
@@ -33,9 +37,16 @@ void kvfi_add_mean(const kvf_part *part, const void *record, float *x);
 /* Appends the stages to part->canonical, which holds "name:" or "name:option=value,". */
 void kvfi_stages_canonical(kvf_part *part);
 
+/* Appends to part->canonical. */
+void kvfi_canonical_add(kvf_part *part, const char *format, ...) KVFI_PRINTF(2, 3);
+
 /* f32 sums with a fixed tree: 16 interleaved partials (element i into partial i % 16), then halves added pairwise. The same bits on
  * every target and vector width. */
 float kvfi_dot16(const float *a, const float *b, int32_t n);
+
+/* The f16 scale of a vector x[n] whose decoded form before scaling is c, by one of the rules above; `plain` is that of rule 0. Zero
+ * vectors get 0; magnitudes above 65504 saturate. */
+uint16_t kvfi_norm_scale(int32_t norm, const float *x, const float *c, int32_t n, float plain);
 
 /* Codes one token of a rotated codec: codes[dim] and, before scaling, decoded[dim]. Returns the scale of norm rule n0. */
 typedef float (*kvfi_token_coder)(const kvf_part *part, const float *x, uint8_t *codes, float *decoded);
