@@ -375,10 +375,11 @@ static void map_and_touch(void *unused)
     munmap(p, PAGES * PAGE);
 }
 
+static volatile char there[32 * 4096];
+
 static void touch(void *unused)
 {
     (void)unused;
-    static volatile char there[32 * 4096];
     for (int i = 0; i < 32; i++) there[i * 4096] = 1;
 }
 
