@@ -485,6 +485,36 @@ static void test_same_arm_in_trials(void **state)
     assert_true(claims <= 5);
 }
 
+/* A second process of the baseline is 5 % slower for no reason, steadily: then 4 % are no gain, and 10 % are one. */
+static arm twin_arm;
+
+static int slower_twin(void *user, int i, measure_arm *twin)
+{
+    (void)user;
+    assert_int_equal(i, 0);
+    twin->arm = &twin_arm;
+    return 0;
+}
+
+static void test_noise_floor(void **state)
+{
+    (void)state;
+    for (int gain = 4; gain <= 10; gain += 6) {
+        machine m = quiet();
+        measure_io io = io_of(&m);
+        arm base = {.m = &m, .seconds = 1e-2, .calls = 8}, x = {.m = &m, .seconds = 1e-2 / (1 + 0.01 * gain), .calls = 8};
+        trial t = {.n_rows = 2, .threads = 2, .samples = 15, .moves = gain == 10, .twin = slower_twin};
+        twin_arm = (arm){.m = &m, .seconds = 1.05e-2, .calls = 8};
+        t.row[0] = (trial_row){.candidate = true, .arm = {.run = run, .arm = &base, .calls = 8}};
+        t.row[1] = (trial_row){.arm = {.run = run, .arm = &x, .calls = 8}};
+        assert_int_equal(trial_run(&t, &io), 0);
+        assert_true(fabs(t.floor - 0.05) < 1e-6);
+        assert_true(t.row[1].ratio.low > 1);
+        assert_int_equal(t.row[1].ratio.distinguishable, gain == 10);
+        trial_free(&t);
+    }
+}
+
 /* Three tenths more on each sample is found in the same recording. */
 static void test_recorded_difference(void **state)
 {
@@ -523,6 +553,7 @@ int main(void)
         cmocka_unit_test(test_memory_saved),
         cmocka_unit_test(test_recorded),
         cmocka_unit_test(test_same_arm_in_trials),
+        cmocka_unit_test(test_noise_floor),
         cmocka_unit_test(test_recorded_difference),
         cmocka_unit_test(test_amdahl),
     };
