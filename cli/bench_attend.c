@@ -175,16 +175,30 @@ static int run_grid(const grid *g, bench_plan *plan)
     return code;
 }
 
+/* Twice the last-level cache, or less where all rows would not fit into memory: virtual machines report the cache of their host. */
+static size_t default_pool(size_t cache, int rows)
+{
+    int64_t available = cli_memory_available();
+    size_t fits = available > 0 ? (size_t)available / 10 * 6 / (size_t)(rows + 2) : 2 * cache;
+    if (fits >= 2 * cache) return 2 * cache;
+    cli_warn("there is no memory for inputs of twice the last-level cache in each of %d rows: --pool %zu is taken", rows,
+             fits >> 20);
+    return fits;
+}
+
 static int run(const settings *s, const grid *g, const cli_arms *arms)
 {
     size_t cache = machine_last_level_cache();
+    int rows = arms->n;
+    const bench_shape one = {1, 1, 32, 2, 1};
+    for (int i = 0; bench_peer_bytes(i, &one, 1); i++) rows++;
     bench_plan plan = {.arms = arms,
-                       .pool = s->pool ? (size_t)s->pool << 20 : 2 * cache,
+                       .pool = s->pool ? (size_t)s->pool << 20 : default_pool(cache, rows),
                        .samples = (int)s->samples,
                        .result = result_new("attend")};
     if (plan.pool < cache)
-        cli_warn("--pool %d is less than the last-level cache (%s): rows are timed from the cache, as no real model does",
-                 (int)s->pool, cli_bytes((int64_t)cache));
+        cli_warn("--pool %zu is less than the last-level cache (%s): rows are timed from the cache, as no real model does",
+                 plan.pool >> 20, cli_bytes((int64_t)cache));
     cli_catch_interrupt();
     int code = run_grid(g, &plan);
     if (code != CLI_GO && json_array_size(json_object_get(plan.result, "rows")) == 0) {

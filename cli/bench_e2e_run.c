@@ -261,11 +261,12 @@ static void add_memory(run *r, int i, json_t *o)
     json_object_set_new(o, "first_samples", json_integer(a->fills));
 }
 
-/* The text of plain libllama with an f16 cache, or of the baseline when there is none. */
+/* Plain libllama with an f16 cache and without flash attention, which would sum up single rows in f16; the baseline when there is
+ * none. */
 static const e2e_arm *reference(const run *r)
 {
     for (int i = 0; i < r->n; i++)
-        if (r->arm[i].plain && r->arm[i].plain->type == GGML_TYPE_F16 && r->arm[i].plain->flash == LLAMA_FLASH_ATTN_TYPE_ENABLED)
+        if (r->arm[i].plain && r->arm[i].plain->type == GGML_TYPE_F16 && r->arm[i].plain->flash == LLAMA_FLASH_ATTN_TYPE_DISABLED)
             return &r->arm[i];
     return &r->arm[r->trial.baseline];
 }

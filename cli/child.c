@@ -72,7 +72,14 @@ const char *child_answer(child *c)
 {
     int byte;
     c->line.length = 0;
-    while ((byte = getc(c->from)) != EOF && byte != '\n') {
+    for (;;) {
+        errno = 0;
+        byte = getc(c->from);
+        if (byte == EOF && errno == EINTR) { /* Ctrl-C: the answer still comes */
+            clearerr(c->from);
+            continue;
+        }
+        if (byte == EOF || byte == '\n') break;
         char b = (char)byte;
         cli_text_add(&c->line, &b, 1);
     }

@@ -30,7 +30,7 @@ typedef struct trial {
     int n_rows;
     int threads, samples;
     const char *label; /* of a line on stderr with the time left; NULL: silent */
-    bool moves; /* arms change as they run (a sequence grows): all run equally often, and only in rounds with all others */
+    bool moves;        /* arms change as they run (a sequence grows): all run equally often, and only in rounds with all others */
 
     /* Another arm that does what row i does, for the comparison of the baseline with itself. NULL: the same arm, run twice.
      * 0, or -1: trial_run then fails without a sentence. */

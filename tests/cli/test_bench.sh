@@ -98,6 +98,6 @@ refuses bench_samples 1 "--samples: '8'" bench attend --samples 8
 refuses bench_codec 1 "nosuch" bench attend --kv f16/f16,nosuch/f16
 refuses bench_empty_arm 1 "empty arm" bench attend --kv f16/f16,
 refuses bench_cpu 1 "--cpu: 'mmx'" bench attend --cpu mmx
-refuses bench_memory 2 "need about .* are free" bench attend --context 16777216 --kv-heads 1024 --q-heads 1024 --head-dim 1024
+refuses bench_memory 2 "need about .* are free" bench attend --pool 4000 --context 16777216 --kv-heads 1024 --q-heads 1024 --head-dim 1024
 
 finish

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The four lies that a benchmark tells most easily, each planted on purpose: a background load, a reused input, work outside of
  * the timed region, and what an allocator does. The instrument must catch each, and must stay silent about honest arms. */
+#define _GNU_SOURCE
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -14,6 +15,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 /* ---- a machine of our own ------------------------------------------------------------------------------------------------- */
 
@@ -362,6 +364,36 @@ static void test_memory_taken_while_timed(void **state)
     trial_free(&t);
 }
 
+/* The same on this very machine: memory of its own in each call, and memory that is there. */
+static void map_and_touch(void *unused)
+{
+    (void)unused;
+    enum { PAGE = 4096, PAGES = 32 };
+    char *p = mmap(NULL, PAGES * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    assert_true(p != MAP_FAILED);
+    for (int i = 0; i < PAGES; i++) p[i * PAGE] = 1;
+    munmap(p, PAGES * PAGE);
+}
+
+static volatile char there[32 * 4096];
+
+static void touch(void *unused)
+{
+    (void)unused;
+    for (int i = 0; i < 32; i++) there[i * 4096] = 1;
+}
+
+static void test_real_page_faults(void **state)
+{
+    (void)state;
+    double us[2][9];
+    measure_arm arms[2] = {{.run = map_and_touch, .calls = 1, .us = us[0]}, {.run = touch, .calls = 1, .us = us[1]}};
+    measure_rounds r;
+    assert_int_equal(measure_run(&measure_system, arms, 2, 9, 1, 1, &r), 0);
+    assert_true(arms[0].found.faults >= 1);
+    assert_true(arms[1].found.faults == 0);
+}
+
 static double uniform(void)
 {
     seed = seed * 6364136223846793005u + 1442695040888963407u;
@@ -453,6 +485,36 @@ static void test_same_arm_in_trials(void **state)
     assert_true(claims <= 5);
 }
 
+/* A second process of the baseline is 5 % slower for no reason, steadily: then 4 % are no gain, and 10 % are one. */
+static arm twin_arm;
+
+static int slower_twin(void *user, int i, measure_arm *twin)
+{
+    (void)user;
+    assert_int_equal(i, 0);
+    twin->arm = &twin_arm;
+    return 0;
+}
+
+static void test_noise_floor(void **state)
+{
+    (void)state;
+    for (int gain = 4; gain <= 10; gain += 6) {
+        machine m = quiet();
+        measure_io io = io_of(&m);
+        arm base = {.m = &m, .seconds = 1e-2, .calls = 8}, x = {.m = &m, .seconds = 1e-2 / (1 + 0.01 * gain), .calls = 8};
+        trial t = {.n_rows = 2, .threads = 2, .samples = 15, .moves = gain == 10, .twin = slower_twin};
+        twin_arm = (arm){.m = &m, .seconds = 1.05e-2, .calls = 8};
+        t.row[0] = (trial_row){.candidate = true, .arm = {.run = run, .arm = &base, .calls = 8}};
+        t.row[1] = (trial_row){.arm = {.run = run, .arm = &x, .calls = 8}};
+        assert_int_equal(trial_run(&t, &io), 0);
+        assert_true(fabs(t.floor - 0.05) < 1e-6);
+        assert_true(t.row[1].ratio.low > 1);
+        assert_int_equal(t.row[1].ratio.distinguishable, gain == 10);
+        trial_free(&t);
+    }
+}
+
 /* Three tenths more on each sample is found in the same recording. */
 static void test_recorded_difference(void **state)
 {
@@ -486,10 +548,12 @@ int main(void)
         cmocka_unit_test(test_hidden_load),
         cmocka_unit_test(test_frequency),
         cmocka_unit_test(test_memory_taken_while_timed),
+        cmocka_unit_test(test_real_page_faults),
         cmocka_unit_test(test_allocator_noise),
         cmocka_unit_test(test_memory_saved),
         cmocka_unit_test(test_recorded),
         cmocka_unit_test(test_same_arm_in_trials),
+        cmocka_unit_test(test_noise_floor),
         cmocka_unit_test(test_recorded_difference),
         cmocka_unit_test(test_amdahl),
     };
