@@ -1,0 +1,355 @@
+/* SPDX-License-Identifier: MIT
+ * Packed codes with AVX-512 VNNI. A line holds, in each 32-bit lane, four codes of the reduction for one output, and dpbusd adds
+ * their products with four multipliers of int8 to that lane: 64 products an instruction, no sum across lanes. Two groups of lanes
+ * by four vectors by the two planes of multipliers fill sixteen accumulators; each code is unpacked once for all of them. */
+#include "cpu/avx512/simd.h"
+#include "cpu/overlay/record.h"
+
+/* Inline assembly, because gcc 12 copies each accumulator around the intrinsic, which halves the speed. */
+KVFI_INLINE void dot(__m512i *sum, __m512i codes, __m512i multipliers)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(multipliers));
+}
+
+KVFI_INLINE __m512i broadcast4(const void *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return _mm512_set1_epi32(four);
+}
+
+KVFI_INLINE __m512i line_at(const uint8_t *p)
+{
+    return _mm512_loadu_si512((const void *)p);
+}
+
+/* a where mask is set, else b */
+KVFI_INLINE __m512i choose(__m512i mask, __m512i a, __m512i b)
+{
+    return _mm512_ternarylogic_epi32(mask, a, b, 0xca);
+}
+
+KVFI_INLINE __m512i low_bits(int n)
+{
+    return _mm512_set1_epi8((char)((1 << n) - 1));
+}
+
+/* ---- unpacking ------------------------------------------------------------------------------------------------------------- */
+
+/* Codes of one plane stay where they stand in their byte, and their sum comes out 2^shift too large; an index of a table, or a
+ * code of several planes, must begin at bit 0. [h] is for group 2 * pair + h. */
+typedef struct unpack {
+    __m512i mask[2];       /* codes of 2 bits and 1 in place */
+    __m512i down[2];       /* of the first plane, where it must be shifted */
+    __m512i rotate[2][2][2]; /* [plane - 1][odd quad][h]: brings a bit of a further plane above the ones before it */
+    __m512i table[2];      /* entries 0 .. 15 and 16 .. 31, in every 16 bytes */
+    float factor[2];       /* of the sums */
+} unpack;
+
+KVFI_INLINE unpack open_unpack(int bits, int look, int pair, const uint8_t *table)
+{
+    unpack u;
+    const int width = kvfi_plane_width[bits][0], in_place = width == bits && !look;
+    KVFI_UNROLL
+    for (int h = 0; h < 2; h++) {
+        const int shift = width == 8 ? 0 : plane_shift(width, 2 * pair + h, 0);
+        u.mask[h] = _mm512_set1_epi8((char)(((1 << width) - 1) << shift));
+        u.down[h] = _mm512_set1_epi32(shift);
+        u.factor[h] = in_place ? 1.0f / (float)(1 << shift) : 1.0f;
+        int done = width;
+        KVFI_UNROLL
+        for (int i = 1; i < 3; i++) {
+            const int w = kvfi_plane_width[bits][i];
+            KVFI_UNROLL
+            for (int odd = 0; odd < 2; odd++)
+                u.rotate[i - 1][odd][h] = _mm512_set1_epi32((plane_shift(w, 2 * pair + h, odd) - done) & 31);
+            done += w;
+        }
+    }
+    if (look) u.table[0] = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table));
+    if (look == 5) u.table[1] = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(table + 16)));
+    return u;
+}
+
+/* One plane, no table: in place. Of 4 bits the second group keeps the first one below it, which `finish` takes off. */
+KVFI_INLINE void codes_in_place(const panel *p, int bits, const unpack *u, int pair, int q, int odd, __m512i c[2])
+{
+    if (bits == 8) {
+        c[0] = line_at(plane_line(p, 0, 8, 2 * pair, q));
+        c[1] = line_at(plane_line(p, 0, 8, 2 * pair, q) + 64);
+        return;
+    }
+    __m512i x = line_at(plane_line(p, 0, bits, 2 * pair, q));
+    if (bits == 1 && odd) x = _mm512_srli_epi32(x, 4);
+    c[0] = _mm512_and_si512(x, bits == 4 ? low_bits(4) : u->mask[0]);
+    c[1] = bits == 4 ? x : _mm512_and_si512(x, u->mask[1]);
+}
+
+/* Any planes, at bit 0. A shift moves bits of the neighbouring byte in, above those that the mask keeps. */
+KVFI_INLINE void codes_at_zero(const panel *p, int bits, const unpack *u, int pair, int q, int odd, __m512i c[2])
+{
+    const int width = kvfi_plane_width[bits][0];
+    const __m512i x = line_at(plane_line(p, 0, width, 2 * pair, q));
+    __m512i y[2];
+    KVFI_UNROLL
+    for (int i = 1; i < 3; i++)
+        if (kvfi_plane_width[bits][i]) y[i - 1] = line_at(plane_line(p, i, kvfi_plane_width[bits][i], 2 * pair, q));
+    KVFI_UNROLL
+    for (int h = 0; h < 2; h++) {
+        if (width == 4)
+            c[h] = h ? _mm512_srli_epi32(x, 4) : x;
+        else
+            c[h] = _mm512_srlv_epi32(x, width == 1 && odd ? _mm512_add_epi32(u->down[h], _mm512_set1_epi32(4)) : u->down[h]);
+        int done = width;
+        KVFI_UNROLL
+        for (int i = 1; i < 3; i++) {
+            if (!kvfi_plane_width[bits][i]) break;
+            c[h] = choose(low_bits(done), c[h], _mm512_rorv_epi32(y[i - 1], u->rotate[i - 1][odd][h]));
+            done += kvfi_plane_width[bits][i];
+        }
+        c[h] = _mm512_and_si512(c[h], low_bits(bits));
+    }
+}
+
+/* The shuffle looks at four bits of an index. */
+KVFI_INLINE __m512i entries_of(int look, const unpack *u, __m512i codes)
+{
+    const __m512i low = _mm512_shuffle_epi8(u->table[0], codes);
+    if (look != 5) return low;
+    return _mm512_mask_shuffle_epi8(low, _mm512_test_epi8_mask(codes, _mm512_set1_epi8(16)), u->table[1], codes);
+}
+
+KVFI_INLINE void code_bytes(const panel *p, int bits, int look, const unpack *u, int pair, int q, int odd, __m512i c[2])
+{
+    if (!look && kvfi_plane_width[bits][0] == bits) {
+        codes_in_place(p, bits, u, pair, q, odd, c);
+        return;
+    }
+    codes_at_zero(p, bits, u, pair, q, odd, c);
+    if (look) c[0] = entries_of(look, u, c[0]), c[1] = entries_of(look, u, c[1]);
+}
+
+/* ---- dot products ---------------------------------------------------------------------------------------------------------- */
+
+/* [set][vector][group][plane]: with one vector or two there are too few sums to cover the latency of an addition, so quads go to
+ * several sets in turn. */
+typedef struct sums {
+    __m512i of[4][VECTORS][2][2];
+} sums;
+
+KVFI_INLINE int sets_of(int nv)
+{
+    return nv == 1 ? 4 : nv == 2 ? 2 : 1;
+}
+
+KVFI_INLINE void step(const panel *p, int bits, int look, const unpack *u, int pair, int q, int odd, int nv, const quad *m,
+                      size_t stride, __m512i sum[VECTORS][2][2])
+{
+    __m512i c[2];
+    code_bytes(p, bits, look, u, pair, q, odd, c);
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        const char *at = (const char *)(m + (size_t)v * stride);
+        const __m512i hi = broadcast4(at), lo = broadcast4(at + 4);
+        dot(&sum[v][0][0], c[0], hi);
+        dot(&sum[v][1][0], c[1], hi);
+        dot(&sum[v][0][1], c[0], lo);
+        dot(&sum[v][1][1], c[1], lo);
+    }
+}
+
+/* Sets and planes meet: 256 hi + lo. */
+KVFI_INLINE void finish(int bits, int look, const unpack *u, int nv, sums *s, float t[][32])
+{
+    const int nested = bits == 4 && !look;
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        __m512i both[2];
+        KVFI_UNROLL
+        for (int h = 0; h < 2; h++) {
+            __m512i plane[2];
+            KVFI_UNROLL
+            for (int i = 0; i < 2; i++) {
+                plane[i] = s->of[0][v][h][i];
+                KVFI_UNROLL
+                for (int k = 1; k < sets_of(nv); k++) plane[i] = _mm512_add_epi32(plane[i], s->of[k][v][h][i]);
+            }
+            both[h] = _mm512_add_epi32(_mm512_slli_epi32(plane[0], 8), plane[1]);
+        }
+        if (nested) both[1] = _mm512_sub_epi32(both[1], both[0]);
+        KVFI_UNROLL
+        for (int h = 0; h < 2; h++) {
+            __m512 x = _mm512_cvtepi32_ps(both[h]);
+            if (bits < 8) x = _mm512_mul_ps(x, _mm512_set1_ps(u->factor[h]));
+            _mm512_storeu_ps(t[v] + 16 * h, x);
+        }
+    }
+}
+
+KVFI_INLINE void fetch_step(int bits, uintptr_t at)
+{
+    fetch(at);
+    if (bits == 8) fetch(at + 64); /* a record of bytes has two lines a step */
+}
+
+KVFI_INLINE void dots_of(const panel *p, int bits, int look, const uint8_t *table, int pair, int q0, int nq, int nv,
+                         const quad *m, size_t stride, float t[][32], ahead *next)
+{
+    const unpack u = open_unpack(bits, look, pair, table);
+    const int sets = sets_of(nv), end = q0 + nq;
+    const size_t ahead_step = next->step;
+    uintptr_t at = next->at;
+    sums s;
+    KVFI_UNROLL
+    for (int k = 0; k < sets; k++) {
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            KVFI_UNROLL
+            for (int i = 0; i < 4; i++) s.of[k][v][i / 2][i % 2] = _mm512_setzero_si512();
+        }
+    }
+    for (int q = q0; q < end;) {
+        if (q % 4 == 0 && q + 4 <= end) {
+            KVFI_UNROLL
+            for (int k = 0; k < 4; k++, q++, m++) {
+                fetch_step(bits, at);
+                at += ahead_step;
+                step(p, bits, look, &u, pair, q, k & 1, nv, m, stride, s.of[k % sets]);
+            }
+        } else {
+            step(p, bits, look, &u, pair, q, q & 1, nv, m, stride, s.of[0]);
+            at += ahead_step, q++, m++;
+        }
+    }
+    next->at = at;
+    finish(bits, look, &u, nv, &s, t);
+}
+
+/* ---- everything around them ------------------------------------------------------------------------------------------------ */
+
+/* Sixteen entries at a time; lanes whose index lies in another sixteen are left alone. */
+static inline void look_up(const uint8_t *table, int bits, int n, uint8_t *bytes)
+{
+    for (int i = 0; i < n; i += 64) {
+        const __m512i codes = line_at(bytes + i), high = _mm512_andnot_si512(low_bits(4), codes);
+        const __m512i low = _mm512_and_si512(codes, low_bits(4)); /* a shuffle gives 0 for an index of 128 and more */
+        __m512i x = _mm512_setzero_si512();
+        for (int part = 0; part == 0 || part * 16 < 1 << bits; part++) {
+            const __mmask64 here = _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8((char)(part * 16)));
+            const __m512i sixteen = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(table + part * 16)));
+            x = _mm512_mask_shuffle_epi8(x, here, sixteen, low);
+        }
+        _mm512_storeu_si512(bytes + i, x);
+    }
+}
+
+static void limits(const float *x, int n, float *largest, float *total)
+{
+    __m512 top = _mm512_setzero_ps(), sum = _mm512_setzero_ps();
+    for (int i = 0; i < n; i += 16) {
+        const __m512 a = _mm512_abs_ps(_mm512_maskz_loadu_ps(first_lanes(n - i), x + i));
+        top = _mm512_max_ps(top, a);
+        sum = _mm512_add_ps(sum, a);
+    }
+    *largest = _mm512_reduce_max_ps(top);
+    *total = n > 256 ? _mm512_reduce_add_ps(sum) : 0;
+}
+
+/* i + 128 has the hi plane in its byte 1 and, but for the top bit, the lo plane in byte 0. */
+KVFI_INLINE __m256i quads_of_four(__m512i i)
+{
+    const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(1, 5, 9, 13, 0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1));
+    const __m512i both = _mm512_xor_si512(_mm512_add_epi32(i, _mm512_set1_epi32(128)), _mm512_set1_epi32(128));
+    const __m512i low = _mm512_shuffle_epi8(both, order);
+    return _mm512_castsi512_si256(_mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 0, 2, 4, 6), low));
+}
+
+static float to_quads(const float *x, int n, float inverse, quad *m)
+{
+    const __m512 k = _mm512_set1_ps(inverse);
+    __m512i sum = _mm512_setzero_si512();
+    int r = 0;
+    for (; r + 16 <= n; r += 16) {
+        const __m512i i = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + r), k));
+        sum = _mm512_add_epi32(sum, i);
+        _mm256_storeu_si256((__m256i *)(void *)(m + r / 4), quads_of_four(i));
+    }
+    if (r < n) {
+        const __mmask16 rest = first_lanes(n - r);
+        const __m512i i = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(rest, x + r), k));
+        sum = _mm512_add_epi32(sum, i);
+        _mm256_mask_storeu_epi64(m + r / 4, (__mmask8)((1 << (n - r) / 4) - 1), quads_of_four(i));
+    }
+    return (float)_mm512_reduce_add_epi32(sum);
+}
+
+KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
+                         float *x, size_t x_stride, float *bias)
+{
+    __m512 sum[VECTORS];
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) sum[v] = _mm512_setzero_ps();
+    for (int r = 0; r < n; r += 16) {
+        const __mmask16 lanes = first_lanes(live - r);
+        const __m512 k = _mm512_maskz_mov_ps(lanes, half16(scale + r));
+        const __m512 low = min ? _mm512_maskz_mov_ps(lanes, half16(min + r)) : _mm512_setzero_ps();
+        const __m512 z = min ? _mm512_fmadd_ps(k, _mm512_set1_ps(zero), low) : low;
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            const __m512 y = _mm512_loadu_ps(m + (size_t)v * stride + r);
+            _mm512_storeu_ps(x + (size_t)v * x_stride + r, _mm512_mul_ps(y, k));
+            sum[v] = _mm512_fmadd_ps(y, z, sum[v]);
+        }
+    }
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) bias[v] = min ? _mm512_reduce_add_ps(sum[v]) : 0;
+}
+
+static void fold(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv, float *x,
+                 size_t x_stride, float *bias)
+{
+    switch (nv) {
+#define FOLD(nv)                                                                                                                 \
+    case nv: fold_of(scale, min, zero, live, n, m, stride, nv, x, x_stride, bias); break;
+        FOLD(1)
+        FOLD(2)
+        FOLD(3)
+        FOLD(4)
+    }
+}
+
+static void add_scaled(float t[][32], int nv, int lanes, const float *unit, const float *sum, const float *total,
+                       size_t sum_stride, float zero, const uint16_t *scale, const uint16_t *min, float *out, size_t stride)
+{
+    for (int h = 0; h < lanes; h += 16) {
+        const __m512 k = half16(scale + h);
+        const __m512 low = min ? _mm512_fmadd_ps(k, _mm512_set1_ps(zero), half16(min + h)) : k;
+        for (int v = 0; v < nv; v++) {
+            float *o = out + (size_t)v * stride + h;
+            const __m512 off = _mm512_set1_ps(zero * sum[(size_t)v * sum_stride]);
+            const __m512 x = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(t[v] + h), off), _mm512_set1_ps(unit[v]));
+            __m512 y = _mm512_fmadd_ps(x, k, _mm512_loadu_ps(o));
+            if (min) y = _mm512_fmadd_ps(low, _mm512_set1_ps(total[(size_t)v * sum_stride]), y);
+            _mm512_storeu_ps(o, y);
+        }
+    }
+}
+
+static void add_biased(float t[][32], int nv, int lanes, const float *unit, const float *bias, float *out, size_t stride)
+{
+    for (int h = 0; h < lanes; h += 16)
+        for (int v = 0; v < nv; v++) {
+            float *o = out + (size_t)v * stride + h;
+            const __m512 x = _mm512_fmadd_ps(_mm512_loadu_ps(t[v] + h), _mm512_set1_ps(unit[v]), _mm512_set1_ps(bias[v]));
+            _mm512_storeu_ps(o, _mm512_add_ps(_mm512_loadu_ps(o), x));
+        }
+}
+
+#include "cpu/overlay/planes.h"
+
+void kvfi_avx512_coded(kvfi_kernels *k)
+{
+    planes_entries(&k->kind[KVF_KIND_TOKEN]);
+    planes_entries(&k->kind[KVF_KIND_TABLE]);
+    planes_entries(&k->kind[KVF_KIND_CHANNEL]);
+}
