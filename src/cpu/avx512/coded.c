@@ -43,7 +43,7 @@ typedef struct unpack {
     __m512i down[2];       /* of the first plane, where it must be shifted */
     __m512i rotate[2][2][2]; /* [plane - 1][odd quad][h]: brings a bit of a further plane above the ones before it */
     __m512i table[2];      /* entries 0 .. 15 and 16 .. 31, in every 16 bytes */
-    float factor[2];       /* of the sums */
+    __m512 factor[2];      /* of the sums */
 } unpack;
 
 KVFI_INLINE unpack open_unpack(int bits, int look, int pair, const uint8_t *table)
@@ -55,7 +55,7 @@ KVFI_INLINE unpack open_unpack(int bits, int look, int pair, const uint8_t *tabl
         const int shift = width == 8 ? 0 : plane_shift(width, 2 * pair + h, 0);
         u.mask[h] = _mm512_set1_epi8((char)(((1 << width) - 1) << shift));
         u.down[h] = _mm512_set1_epi32(shift);
-        u.factor[h] = in_place ? 1.0f / (float)(1 << shift) : 1.0f;
+        u.factor[h] = _mm512_set1_ps(in_place ? 1.0f / (float)(1 << shift) : 1.0f);
         int done = width;
         KVFI_UNROLL
         for (int i = 1; i < 3; i++) {
@@ -158,8 +158,8 @@ KVFI_INLINE void step(const panel *p, int bits, int look, const unpack *u, int p
     }
 }
 
-/* Sets and planes meet: 256 hi + lo. */
-KVFI_INLINE void finish(int bits, int look, const unpack *u, int nv, sums *s, float t[][32])
+/* Sets and planes meet, 256 hi + lo, and become floats: t = sum of multipliers times codes. */
+KVFI_INLINE void finish(int bits, int look, const unpack *u, int nv, const sums *s, __m512 t[VECTORS][2])
 {
     const int nested = bits == 4 && !look;
     KVFI_UNROLL
@@ -179,9 +179,43 @@ KVFI_INLINE void finish(int bits, int look, const unpack *u, int nv, sums *s, fl
         if (nested) both[1] = _mm512_sub_epi32(both[1], both[0]);
         KVFI_UNROLL
         for (int h = 0; h < 2; h++) {
-            __m512 x = _mm512_cvtepi32_ps(both[h]);
-            if (bits < 8) x = _mm512_mul_ps(x, _mm512_set1_ps(u->factor[h]));
-            _mm512_storeu_ps(t[v] + 16 * h, x);
+            t[v][h] = _mm512_cvtepi32_ps(both[h]);
+            if (bits < 8 && !look) t[v][h] = _mm512_mul_ps(t[v][h], u->factor[h]);
+        }
+    }
+}
+
+KVFI_INLINE void add_scaled(const product *x, const stretch *r, int nv, __m512 t[VECTORS][2])
+{
+    KVFI_UNROLL
+    for (int h = 0; h < 2; h++) {
+        if (16 * h >= x->lanes) break;
+        const int lane = x->lane + 16 * h;
+        const __m512 k = half16(r->scale + lane), zero = _mm512_set1_ps(x->zero);
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            float *o = x->out + (size_t)v * x->out_stride + 16 * h;
+            const __m512 sum = _mm512_set1_ps(r->sum[(size_t)v * x->sum_stride]);
+            const __m512 y = _mm512_fnmadd_ps(zero, sum, t[v][h]), ku = _mm512_mul_ps(k, _mm512_set1_ps(x->unit[v]));
+            __m512 z = _mm512_fmadd_ps(y, ku, _mm512_loadu_ps(o));
+            if (r->min)
+                z = _mm512_fmadd_ps(_mm512_fmadd_ps(k, zero, half16(r->min + lane)),
+                                    _mm512_set1_ps(r->total[(size_t)v * x->sum_stride]), z);
+            _mm512_storeu_ps(o, z);
+        }
+    }
+}
+
+KVFI_INLINE void add_biased(const product *x, int nv, __m512 t[VECTORS][2])
+{
+    KVFI_UNROLL
+    for (int h = 0; h < 2; h++) {
+        if (16 * h >= x->lanes) break;
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            float *o = x->out + (size_t)v * x->out_stride + 16 * h;
+            const __m512 y = _mm512_fmadd_ps(t[v][h], _mm512_set1_ps(x->unit[v]), _mm512_set1_ps(x->bias[v]));
+            _mm512_storeu_ps(o, _mm512_add_ps(_mm512_loadu_ps(o), y));
         }
     }
 }
@@ -192,37 +226,51 @@ KVFI_INLINE void fetch_step(int bits, uintptr_t at)
     if (bits == 8) fetch(at + 64); /* a record of bytes has two lines a step */
 }
 
-KVFI_INLINE void dots_of(const panel *p, int bits, int look, const uint8_t *table, int pair, int q0, int nq, int nv,
-                         const quad *m, size_t stride, float t[][32], ahead *next)
+KVFI_INLINE void clear(int nv, sums *s)
 {
-    const unpack u = open_unpack(bits, look, pair, table);
-    const int sets = sets_of(nv), end = q0 + nq;
-    const size_t ahead_step = next->step;
-    uintptr_t at = next->at;
-    sums s;
     KVFI_UNROLL
-    for (int k = 0; k < sets; k++) {
+    for (int k = 0; k < sets_of(nv); k++) {
         KVFI_UNROLL
         for (int v = 0; v < nv; v++) {
             KVFI_UNROLL
-            for (int i = 0; i < 4; i++) s.of[k][v][i / 2][i % 2] = _mm512_setzero_si512();
+            for (int i = 0; i < 4; i++) s->of[k][v][i / 2][i % 2] = _mm512_setzero_si512();
         }
     }
-    for (int q = q0; q < end;) {
-        if (q % 4 == 0 && q + 4 <= end) {
-            KVFI_UNROLL
-            for (int k = 0; k < 4; k++, q++, m++) {
-                fetch_step(bits, at);
-                at += ahead_step;
-                step(p, bits, look, &u, pair, q, k & 1, nv, m, stride, s.of[k % sets]);
+}
+
+KVFI_INLINE void product_of(const panel *p, int bits, int look, const uint8_t *table, int pair, int nv, const product *x,
+                            ahead *next)
+{
+    const unpack u = open_unpack(bits, look, pair, table);
+    const size_t ahead_step = next->step, stride = x->m_stride;
+    uintptr_t at = next->at;
+    for (int i = 0; i < x->runs; i++) {
+        const stretch *r = x->run + i;
+        const int end = r->q0 + r->nq;
+        const quad *m = r->m;
+        sums s;
+        __m512 t[VECTORS][2];
+        clear(nv, &s);
+        for (int q = r->q0; q < end;) {
+            if (q % 4 == 0 && q + 4 <= end) {
+                KVFI_UNROLL
+                for (int k = 0; k < 4; k++, q++, m++) {
+                    fetch_step(bits, at);
+                    at += ahead_step;
+                    step(p, bits, look, &u, pair, q, k & 1, nv, m, stride, s.of[k % sets_of(nv)]);
+                }
+            } else {
+                step(p, bits, look, &u, pair, q, q & 1, nv, m, stride, s.of[0]);
+                at += ahead_step, q++, m++;
             }
-        } else {
-            step(p, bits, look, &u, pair, q, q & 1, nv, m, stride, s.of[0]);
-            at += ahead_step, q++, m++;
         }
+        finish(bits, look, &u, nv, &s, t);
+        if (r->scale)
+            add_scaled(x, r, nv, t);
+        else
+            add_biased(x, nv, t);
     }
     next->at = at;
-    finish(bits, look, &u, nv, &s, t);
 }
 
 /* ---- everything around them ------------------------------------------------------------------------------------------------ */
@@ -318,31 +366,84 @@ static void fold(const uint16_t *scale, const uint16_t *min, float zero, int liv
     }
 }
 
-static void add_scaled(float t[][32], int nv, int lanes, const float *unit, const float *sum, const float *total,
-                       size_t sum_stride, float zero, const uint16_t *scale, const uint16_t *min, float *out, size_t stride)
+/* The four sums, or greatest elements, of four vectors, by halves: eight shuffles and not forty. */
+#define REDUCE4(name, op)                                                                                                        \
+    KVFI_INLINE __m128 name(const __m512 x[4])                                                                                   \
+    {                                                                                                                            \
+        const __m512 a = op(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));                                     \
+        const __m512 b = op(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));                                     \
+        const __m512 c = op(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));                                       \
+        const __m256 d = op##_256(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1));                                      \
+        return op##_128(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));                                                 \
+    }
+#define sum_512 _mm512_add_ps
+#define sum_512_256 _mm256_add_ps
+#define sum_512_128 _mm_add_ps
+#define max_512 _mm512_max_ps
+#define max_512_256 _mm256_max_ps
+#define max_512_128 _mm_max_ps
+REDUCE4(sum4, sum_512)
+REDUCE4(max4, max_512)
+
+/* Floats of four multipliers, multiplied and rounded; sums are added up on the way. */
+KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride, int nv,
+                               quad *quads, size_t quads_stride, float *unit, float *bias)
 {
-    for (int h = 0; h < lanes; h += 16) {
-        const __m512 k = half16(scale + h);
-        const __m512 low = min ? _mm512_fmadd_ps(k, _mm512_set1_ps(zero), half16(min + h)) : k;
+    float x[VECTORS][256];
+    __m512 top[VECTORS], low[VECTORS], sum[VECTORS];
+    float inverse[4], units[4], biases[4];
+    KVFI_UNROLL
+    for (int v = 0; v < 4; v++) top[v] = low[v] = sum[v] = _mm512_setzero_ps();
+    KVFI_UNROLL
+    for (int r = 0; r < n; r += 16) {
+        const __m512 k = half16(scale + r);
+        const __m512 z = min ? _mm512_fmadd_ps(k, _mm512_set1_ps(zero), half16(min + r)) : k;
+        KVFI_UNROLL
         for (int v = 0; v < nv; v++) {
-            float *o = out + (size_t)v * stride + h;
-            const __m512 off = _mm512_set1_ps(zero * sum[(size_t)v * sum_stride]);
-            const __m512 x = _mm512_mul_ps(_mm512_sub_ps(_mm512_loadu_ps(t[v] + h), off), _mm512_set1_ps(unit[v]));
-            __m512 y = _mm512_fmadd_ps(x, k, _mm512_loadu_ps(o));
-            if (min) y = _mm512_fmadd_ps(low, _mm512_set1_ps(total[(size_t)v * sum_stride]), y);
-            _mm512_storeu_ps(o, y);
+            const __m512 y = _mm512_loadu_ps(m + (size_t)v * stride + r), yk = _mm512_mul_ps(y, k);
+            _mm512_storeu_ps(x[v] + r, yk);
+            top[v] = _mm512_max_ps(top[v], _mm512_abs_ps(yk));
+            if (min) low[v] = _mm512_fmadd_ps(y, z, low[v]);
         }
     }
+    const __m128 largest = max4(top), some = _mm_cmpgt_ps(largest, _mm_set1_ps(NOTHING));
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(TOP), largest)));
+    const __m128 u = _mm_and_ps(some, _mm_mul_ps(largest, _mm_set1_ps(1 / TOP)));
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        const __m512 k = _mm512_set1_ps(inverse[v]);
+        __m512i total = _mm512_setzero_si512();
+        KVFI_UNROLL
+        for (int r = 0; r < n; r += 16) {
+            const __m512i i = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x[v] + r), k));
+            total = _mm512_add_epi32(total, i);
+            _mm256_storeu_si256((__m256i *)(void *)(quads + (size_t)v * quads_stride + r / 4), quads_of_four(i));
+        }
+        sum[v] = _mm512_cvtepi32_ps(total);
+    }
+    _mm_storeu_ps(units, u);
+    const __m128 base = min ? sum4(low) : _mm_setzero_ps();
+    _mm_storeu_ps(biases, _mm_fnmadd_ps(_mm_mul_ps(u, _mm_set1_ps(zero)), sum4(sum), base));
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) unit[v] = units[v], bias[v] = biases[v];
 }
 
-static void add_biased(float t[][32], int nv, int lanes, const float *unit, const float *bias, float *out, size_t stride)
+static void fold_quads(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride, int nv,
+                       quad *quads, size_t quads_stride, float *unit, float *bias)
 {
-    for (int h = 0; h < lanes; h += 16)
-        for (int v = 0; v < nv; v++) {
-            float *o = out + (size_t)v * stride + h;
-            const __m512 x = _mm512_fmadd_ps(_mm512_loadu_ps(t[v] + h), _mm512_set1_ps(unit[v]), _mm512_set1_ps(bias[v]));
-            _mm512_storeu_ps(o, _mm512_add_ps(_mm512_loadu_ps(o), x));
-        }
+    switch (nv) {
+#define FOLD_QUADS(nv)                                                                                                           \
+    case nv:                                                                                                                     \
+        if (n == 64)                                                                                                             \
+            fold_quads_of(scale, min, zero, 64, m, stride, nv, quads, quads_stride, unit, bias);                                 \
+        else                                                                                                                     \
+            fold_quads_of(scale, min, zero, n, m, stride, nv, quads, quads_stride, unit, bias);                                  \
+        break;
+        FOLD_QUADS(1)
+        FOLD_QUADS(2)
+        FOLD_QUADS(3)
+        FOLD_QUADS(4)
+    }
 }
 
 #include "cpu/overlay/planes.h"

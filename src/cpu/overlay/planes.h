@@ -13,56 +13,46 @@
  * roundings of multipliers then meet numbers half as large, and of either sign. An entry of a table is looked up as a byte, 128 added; larger ones than int8 are two bytes, each a product of its own (`level`).
  *
  * The including file defines before it (static, and force-inlined where the name ends in _of):
- *   dots_of(panel, bits, look, table, pair, q0, nq, nv, m, stride, t, ahead)      nv <= VECTORS
- *       t[v][i] = sum over quads q0 .. q0+nq-1 of m[v][q - q0] times the four codes of quad q in lane i, for the 32 lanes of
- *       groups 2 pair and 2 pair + 1; stride in quads; each quad also fetches the next bytes of `ahead`. look 0: codes as they are;
- *       4, 5: entries of `table`, of 16 or 32 bytes
+ *   product_of(panel, bits, look, table, pair, nv, product, ahead)      nv <= VECTORS
+ *       what `product` says (overlay/record.h), for the 32 lanes of groups 2 pair and 2 pair + 1 of the panel; each quad also
+ *       fetches the next bytes of `ahead`. look 0: codes as they are; 4, 5: entries of `table`, of 16 or 32 bytes
  *   look_up(table, bits, n, bytes)      bytes[i] = table[bytes[i]] for n bytes, a multiple of 64
  *   limits(x, n, largest, total)        largest = max |x[i]|, total = sum |x[i]| (may be left out, 0, for n <= 256)
  *   to_quads(x, n, inverse, m)          m[i / 4] = x[i] * inverse rounded to integers; returns their sum. All n a multiple of 4
  *   fold(scale, min, zero, live, n, m, stride, nv, x, x_stride, bias)
  *       x[v][r] = m[v][r] * scale[r];  bias[v] = sum_r m[v][r] * (min[r] + zero * scale[r]) (min NULL: 0);  for r < live, the rest
  *       of the n is padding and gives zeros; n a multiple of 16
- *   add_scaled(t, nv, lanes, unit, sum, total, sum_stride, zero, scale, min, out, stride)       lanes 16 or 32
- *       out[v][i] += scale[i] * unit[v] * (t[v][i] - zero * sum[v]) + (min[i] + zero * scale[i]) * total[v] (min NULL: without the
- *       last product)
- *   add_biased(t, nv, lanes, unit, bias, out, stride)
- *       out[v][i] += unit[v] * t[v][i] + bias[v] */
+ *   fold_quads(scale, min, zero, n, m, stride, nv, quads, quads_stride, unit, bias)        n a multiple of 16, at most 256
+ *       the same and then to_quads, bias[v] less unit[v] * zero * sum of the integers */
 #ifndef KVFI_OVERLAY_PLANES_H
 #define KVFI_OVERLAY_PLANES_H
 
 #include "cpu/overlay/record.h"
 
-#define TOP 32639.0f       /* 127 * 256 + 127 */
-#define NOTHING 0x1p-110f  /* TOP over less than this would be infinite */
-#define SUM_MOST 8.3e6f    /* 2^31 / 255 and one per cent less: sums of bytes times multipliers stay below 2^31 */
-
 /* X(bits, look): what inner loops are compiled for. A table of up to 16 entries is one of 16. */
 #define PLANES(X) X(1, 0) X(2, 0) X(3, 0) X(4, 0) X(5, 0) X(6, 0) X(7, 0) X(8, 0) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 5)
 #define PLANES_WIDTH(bits, look) ((bits)*16 + (look))
 
-#define DOTS_VECTORS(bits, look, nv)                                                                                             \
-    case nv: dots_of(p, bits, look, table, pair, q0, nq, nv, m, stride, t, next); break;
-#define DOTS(bits, look)                                                                                                         \
-    static void dots##bits##look(const panel *p, const uint8_t *table, int pair, int q0, int nq, int nv, const quad *m,          \
-                                 size_t stride, float t[][32], ahead *next)                                                     \
+#define PRODUCT_VECTORS(bits, look, nv)                                                                                          \
+    case nv: product_of(p, bits, look, table, pair, nv, x, next); break;
+#define PRODUCT(bits, look)                                                                                                      \
+    static void product##bits##look(const panel *p, const uint8_t *table, int pair, int nv, const product *x, ahead *next)       \
     {                                                                                                                            \
         switch (nv) {                                                                                                            \
-            DOTS_VECTORS(bits, look, 1)                                                                                          \
-            DOTS_VECTORS(bits, look, 2)                                                                                          \
-            DOTS_VECTORS(bits, look, 3)                                                                                          \
-            DOTS_VECTORS(bits, look, 4)                                                                                          \
+            PRODUCT_VECTORS(bits, look, 1)                                                                                       \
+            PRODUCT_VECTORS(bits, look, 2)                                                                                       \
+            PRODUCT_VECTORS(bits, look, 3)                                                                                       \
+            PRODUCT_VECTORS(bits, look, 4)                                                                                       \
         }                                                                                                                        \
     }
-PLANES(DOTS)
+PLANES(PRODUCT)
 
-static void dots(const panel *p, int look, const uint8_t *table, int pair, int q0, int nq, int nv, const quad *m, size_t stride,
-                 float t[][32], ahead *next)
+static void run_product(const panel *p, int look, const uint8_t *table, int pair, int nv, const product *x, ahead *next)
 {
     switch (PLANES_WIDTH(p->bits, look)) {
-#define DOTS_CASE(bits, look)                                                                                                    \
-    case PLANES_WIDTH(bits, look): dots##bits##look(p, table, pair, q0, nq, nv, m, stride, t, next); break;
-        PLANES(DOTS_CASE)
+#define PRODUCT_CASE(bits, look)                                                                                                 \
+    case PLANES_WIDTH(bits, look): product##bits##look(p, table, pair, nv, x, next); break;
+        PLANES(PRODUCT_CASE)
     }
 }
 
@@ -181,27 +171,35 @@ static void level_units(const level *l, const float *unit, int nv, float *out)
     for (int v = 0; v < nv; v++) out[v] = unit[v] * l->factor;
 }
 
-/* Scale along the lanes: run by run of the reduction, for vectors v .. v + nv - 1 of a. */
+/* The runs of a record against vectors v and further of a. */
+static void stretches(const matrix *x, const across *a, int v, stretch *run)
+{
+    for (int i = 0; i < x->runs; i++) {
+        const int q0 = i * x->run / 4, before = quads_before(x, i);
+        const size_t at = (size_t)v * a->runs + (size_t)i;
+        run[i] = (stretch){q0, (run_end(x, i) + 3) / 4 - q0, a->m + (size_t)v * a->quads + before, row_of(x, x->scale, i),
+                           row_of(x, x->min, i), a->sum + at, a->total + at};
+    }
+}
+
+/* Scale along the lanes, for vectors v .. v + nv - 1 of a. */
 static void product_across(const matrix *x, const across *a, int v, int nv, float *out, size_t stride, ahead *next)
 {
     plane_room room;
     level l[2];
+    stretch run[MOST_DIM];
+    float unit[VECTORS];
     const int n_levels = open_levels(x->part, l);
-    float t[VECTORS][32], unit[VECTORS];
-    const float *sum = a->sum + (size_t)v * a->runs, *total = a->total + (size_t)v * a->runs;
+    stretches(x, a, v, run);
     for (int e = 0; e < n_levels; e++) {
+        product y = {.run = run, .runs = x->runs, .m_stride = a->quads, .sum_stride = a->runs, .out_stride = stride,
+                     .zero = l[e].zero, .unit = unit};
         level_units(&l[e], a->unit + v, nv, unit);
         for (int chunk = 0, look; chunk * 64 < x->lanes; chunk++) {
             const panel p = open_plane(x, &l[e], chunk, &room, &look);
             for (int pair = 0; 2 * pair < p.groups; pair++) {
-                const int lane = chunk * 64 + pair * 32, lanes = x->lanes - lane < 32 ? 16 : 32;
-                for (int i = 0; i < x->runs; i++) {
-                    const int q0 = i * x->run / 4, nq = (run_end(x, i) + 3) / 4 - q0;
-                    const uint16_t *min = row_of(x, x->min, i);
-                    dots(&p, look, l[e].table, pair, q0, nq, nv, a->m + (size_t)v * a->quads + quads_before(x, i), a->quads, t, next);
-                    add_scaled(t, nv, lanes, unit, sum + i, total + i, a->runs, l[e].zero, row_of(x, x->scale, i) + lane,
-                               min ? min + lane : NULL, out + lane, stride);
-                }
+                y.lane = chunk * 64 + pair * 32, y.lanes = x->lanes - y.lane < 32 ? 16 : 32, y.out = out + y.lane;
+                run_product(&p, look, l[e].table, pair, nv, &y, next);
             }
         }
     }
@@ -209,7 +207,7 @@ static void product_across(const matrix *x, const across *a, int v, int nv, floa
 
 /* Multipliers of a run of lanes, its scales folded in. */
 typedef struct folded {
-    quad m[VECTORS][MOST_DIM / 4];
+    _Alignas(64) quad m[VECTORS][MOST_DIM / 4];
     float unit[VECTORS], bias[VECTORS];
 } folded;
 
@@ -217,18 +215,18 @@ static void fold_run(const matrix *x, const level *l, int run, const float *m, s
 {
     float scaled[VECTORS][MOST_DIM], inverse;
     const int live = x->part->side == KVF_K ? x->part->dim : KVF_BLOCK, n = x->reduction;
-    fold(row_of(x, x->scale, run), row_of(x, x->min, run), l->zero, live, n, m, stride, nv, scaled[0], MOST_DIM, f->bias);
-    for (int v = 0; v < nv; v++) {
-        f->unit[v] = unit_of(scaled[v], n, &inverse) * l->factor;
-        const float sum = to_quads(scaled[v], n, inverse, f->m[v]);
-        f->bias[v] -= f->unit[v] * l->zero * sum;
+    const uint16_t *scale = row_of(x, x->scale, run), *min = row_of(x, x->min, run);
+    if (live == n && n <= 256) {
+        fold_quads(scale, min, l->zero, n, m, stride, nv, f->m[0], MOST_DIM / 4, f->unit, f->bias);
+    } else {
+        fold(scale, min, l->zero, live, n, m, stride, nv, scaled[0], MOST_DIM, f->bias);
+        for (int v = 0; v < nv; v++) {
+            f->unit[v] = unit_of(scaled[v], n, &inverse);
+            f->bias[v] -= f->unit[v] * l->zero * to_quads(scaled[v], n, inverse, f->m[v]);
+        }
     }
-}
-
-static void add_some(float t[][32], int nv, const float *unit, const float *bias, int begin, int end, float *out, size_t stride)
-{
-    for (int v = 0; v < nv; v++)
-        for (int i = begin; i < end; i++) out[(size_t)v * stride + (size_t)i] += unit[v] * t[v][i] + bias[v];
+    if (x->part->kind != KVF_KIND_TABLE) return; /* which has no minimum, so its factor belongs to the bias as well */
+    for (int v = 0; v < nv; v++) f->unit[v] *= l->factor, f->bias[v] *= l->factor;
 }
 
 /* Scale along the reduction: run by run of the lanes. nv <= VECTORS. */
@@ -238,21 +236,23 @@ static void product_along(const matrix *x, const float *m, size_t stride, int nv
     level l[2];
     folded f;
     const int n_levels = open_levels(x->part, l);
-    float t[VECTORS][32];
+    const stretch whole = {.q0 = 0, .nq = x->reduction / 4, .m = f.m[0]};
     for (int e = 0; e < n_levels; e++) {
         panel p = {{0}, 0, 0};
         for (int lane = 0, run = -1, look = 0; lane < x->lanes; lane += 32) {
             const int lanes = x->lanes - lane < 32 ? 16 : 32;
             if (lane % 64 == 0) p = open_plane(x, &l[e], lane / 64, &room, &look);
             for (int i = run_of(x, lane); i <= run_of(x, lane + lanes - 1); i++) {
+                const int begin = i * x->run - lane, end = run_end(x, i) - lane, all = begin <= 0 && end >= lanes;
+                float some[VECTORS][32] = {{0}};
+                const product y = {.run = &whole, .runs = 1, .lane = lane, .lanes = lanes, .m_stride = MOST_DIM / 4, .unit = f.unit,
+                                   .bias = f.bias, .out = all ? out + lane : some[0], .out_stride = all ? out_stride : 32};
                 if (i != run) fold_run(x, &l[e], i, m, stride, nv, &f);
                 run = i;
-                dots(&p, look, l[e].table, lane % 64 / 32, 0, x->reduction / 4, nv, f.m[0], MOST_DIM / 4, t, next);
-                const int begin = i * x->run - lane, end = run_end(x, i) - lane;
-                if (begin <= 0 && end >= lanes)
-                    add_biased(t, nv, lanes, f.unit, f.bias, out + lane, out_stride);
-                else
-                    add_some(t, nv, f.unit, f.bias, begin > 0 ? begin : 0, end < lanes ? end : lanes, out + lane, out_stride);
+                run_product(&p, look, l[e].table, lane % 64 / 32, nv, &y, next);
+                for (int v = 0; v < nv && !all; v++)
+                    for (int j = begin > 0 ? begin : 0; j < (end < lanes ? end : lanes); j++)
+                        out[(size_t)v * out_stride + (size_t)(lane + j)] += some[v][j];
             }
         }
     }
