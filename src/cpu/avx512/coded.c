@@ -143,13 +143,13 @@ KVFI_INLINE int sets_of(int nv)
 }
 
 KVFI_INLINE void step(const panel *p, int bits, int look, const unpack *u, int pair, int q, int odd, int nv, const quad *m,
-                      size_t stride, __m512i sum[VECTORS][2][2])
+                      __m512i sum[VECTORS][2][2])
 {
     __m512i c[2];
     code_bytes(p, bits, look, u, pair, q, odd, c);
     KVFI_UNROLL
     for (int v = 0; v < nv; v++) {
-        const char *at = (const char *)(m + (size_t)v * stride);
+        const char *at = (const char *)(m + v * SECTION);
         const __m512i hi = broadcast4(at), lo = broadcast4(at + 4);
         dot(&sum[v][0][0], c[0], hi);
         dot(&sum[v][1][0], c[1], hi);
@@ -185,36 +185,40 @@ KVFI_INLINE void finish(int bits, int look, const unpack *u, int nv, const sums 
     }
 }
 
-KVFI_INLINE void add_scaled(const product *x, const stretch *r, int nv, __m512 t[VECTORS][2])
+/* 32 lanes from `lane` of the product on. */
+KVFI_INLINE void add_scaled(const product *x, const stretch *r, int lane, int nv, __m512 t[VECTORS][2])
 {
+    const __m512 zero = _mm512_set1_ps(x->zero);
     KVFI_UNROLL
     for (int h = 0; h < 2; h++) {
-        if (16 * h >= x->lanes) break;
-        const int lane = x->lane + 16 * h;
-        const __m512 k = half16(r->scale + lane), zero = _mm512_set1_ps(x->zero);
+        if (lane + 16 * h >= x->lanes) break;
+        const int at = x->lane + lane + 16 * h;
+        const __m512 k = half16(r->scale + at);
         KVFI_UNROLL
         for (int v = 0; v < nv; v++) {
-            float *o = x->out + (size_t)v * x->out_stride + 16 * h;
+            float *o = x->out + (size_t)v * x->out_stride + lane + 16 * h;
             const __m512 sum = _mm512_set1_ps(r->sum[(size_t)v * x->sum_stride]);
             const __m512 y = _mm512_fnmadd_ps(zero, sum, t[v][h]), ku = _mm512_mul_ps(k, _mm512_set1_ps(x->unit[v]));
             __m512 z = _mm512_fmadd_ps(y, ku, _mm512_loadu_ps(o));
             if (r->min)
-                z = _mm512_fmadd_ps(_mm512_fmadd_ps(k, zero, half16(r->min + lane)),
+                z = _mm512_fmadd_ps(_mm512_fmadd_ps(k, zero, half16(r->min + at)),
                                     _mm512_set1_ps(r->total[(size_t)v * x->sum_stride]), z);
             _mm512_storeu_ps(o, z);
         }
     }
 }
 
-KVFI_INLINE void add_biased(const product *x, int nv, __m512 t[VECTORS][2])
+/* The bias belongs to the first stretch. */
+KVFI_INLINE void add_biased(const product *x, int first, int lane, int nv, __m512 t[VECTORS][2])
 {
     KVFI_UNROLL
     for (int h = 0; h < 2; h++) {
-        if (16 * h >= x->lanes) break;
+        if (lane + 16 * h >= x->lanes) break;
         KVFI_UNROLL
         for (int v = 0; v < nv; v++) {
-            float *o = x->out + (size_t)v * x->out_stride + 16 * h;
-            const __m512 y = _mm512_fmadd_ps(t[v][h], _mm512_set1_ps(x->unit[v]), _mm512_set1_ps(x->bias[v]));
+            float *o = x->out + (size_t)v * x->out_stride + lane + 16 * h;
+            const __m512 bias = _mm512_set1_ps(first ? x->bias[v] : 0);
+            const __m512 y = _mm512_fmadd_ps(t[v][h], _mm512_set1_ps(x->unit[v]), bias);
             _mm512_storeu_ps(o, _mm512_add_ps(_mm512_loadu_ps(o), y));
         }
     }
@@ -238,39 +242,47 @@ KVFI_INLINE void clear(int nv, sums *s)
     }
 }
 
-KVFI_INLINE void product_of(const panel *p, int bits, int look, const uint8_t *table, int pair, int nv, const product *x,
-                            ahead *next)
+/* The quads of one stretch. */
+KVFI_INLINE void sum_up(const panel *p, int bits, int look, const unpack *u, int pair, int nv, const stretch *r, sums *s,
+                        ahead *next)
 {
-    const unpack u = open_unpack(bits, look, pair, table);
-    const size_t ahead_step = next->step, stride = x->m_stride;
+    const int end = r->q0 + r->nq;
+    const size_t ahead_step = next->step;
+    const quad *m = r->m;
     uintptr_t at = next->at;
-    for (int i = 0; i < x->runs; i++) {
-        const stretch *r = x->run + i;
-        const int end = r->q0 + r->nq;
-        const quad *m = r->m;
-        sums s;
-        __m512 t[VECTORS][2];
-        clear(nv, &s);
-        for (int q = r->q0; q < end;) {
-            if (q % 4 == 0 && q + 4 <= end) {
-                KVFI_UNROLL
-                for (int k = 0; k < 4; k++, q++, m++) {
-                    fetch_step(bits, at);
-                    at += ahead_step;
-                    step(p, bits, look, &u, pair, q, k & 1, nv, m, stride, s.of[k % sets_of(nv)]);
-                }
-            } else {
-                step(p, bits, look, &u, pair, q, q & 1, nv, m, stride, s.of[0]);
-                at += ahead_step, q++, m++;
+    for (int q = r->q0; q < end;) {
+        if (q % 4 == 0 && q + 4 <= end) {
+            KVFI_UNROLL
+            for (int k = 0; k < 4; k++) {
+                fetch_step(bits, at);
+                at += ahead_step;
+                step(p, bits, look, u, pair, q + k, k & 1, nv, m + k, s->of[k % sets_of(nv)]);
             }
+            q += 4, m += 4;
+        } else {
+            step(p, bits, look, u, pair, q, q & 1, nv, m, s->of[0]);
+            at += ahead_step, q++, m++;
         }
-        finish(bits, look, &u, nv, &s, t);
-        if (r->scale)
-            add_scaled(x, r, nv, t);
-        else
-            add_biased(x, nv, t);
     }
     next->at = at;
+}
+
+KVFI_INLINE void product_of(const panel *p, int bits, int look, const uint8_t *table, int nv, const product *x, ahead *next)
+{
+    for (int pair = 0; pair < x->pairs; pair++) {
+        const unpack u = open_unpack(bits, look, x->pair + pair, table);
+        for (int i = 0; i < x->runs; i++) {
+            sums s;
+            __m512 t[VECTORS][2];
+            clear(nv, &s);
+            sum_up(p, bits, look, &u, x->pair + pair, nv, x->run + i, &s, next);
+            finish(bits, look, &u, nv, &s, t);
+            if (x->run[i].scale)
+                add_scaled(x, x->run + i, 32 * pair, nv, t);
+            else
+                add_biased(x, i == 0, 32 * pair, nv, t);
+        }
+    }
 }
 
 /* ---- everything around them ------------------------------------------------------------------------------------------------ */
@@ -291,44 +303,41 @@ static inline void look_up(const uint8_t *table, int bits, int n, uint8_t *bytes
     }
 }
 
-static void limits(const float *x, int n, float *largest, float *total)
+static float limits(const float *x, int n)
 {
-    __m512 top = _mm512_setzero_ps(), sum = _mm512_setzero_ps();
-    for (int i = 0; i < n; i += 16) {
-        const __m512 a = _mm512_abs_ps(_mm512_maskz_loadu_ps(first_lanes(n - i), x + i));
-        top = _mm512_max_ps(top, a);
-        sum = _mm512_add_ps(sum, a);
-    }
-    *largest = _mm512_reduce_max_ps(top);
-    *total = n > 256 ? _mm512_reduce_add_ps(sum) : 0;
+    __m512 top = _mm512_setzero_ps();
+    for (int i = 0; i < n; i += 16)
+        top = _mm512_max_ps(top, _mm512_abs_ps(_mm512_maskz_loadu_ps(first_lanes(n - i), x + i)));
+    return _mm512_reduce_max_ps(top);
 }
 
-/* i + 128 has the hi plane in its byte 1 and, but for the top bit, the lo plane in byte 0. */
-KVFI_INLINE __m256i quads_of_four(__m512i i)
+/* Multipliers are made with 128 added: then byte 1 is the hi plane, and byte 0 the lo plane but for its top bit. The largest, 32767,
+ * just fits 16 bits. Eight quads from 32 integers. */
+KVFI_INLINE __m512i eight_quads(__m512i low, __m512i high)
 {
-    const __m512i order = _mm512_broadcast_i32x4(_mm_setr_epi8(1, 5, 9, 13, 0, 4, 8, 12, -1, -1, -1, -1, -1, -1, -1, -1));
-    const __m512i both = _mm512_xor_si512(_mm512_add_epi32(i, _mm512_set1_epi32(128)), _mm512_set1_epi32(128));
-    const __m512i low = _mm512_shuffle_epi8(both, order);
-    return _mm512_castsi512_si256(_mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 0, 2, 4, 6), low));
+    const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(1, 3, 5, 7, 0, 2, 4, 6, 9, 11, 13, 15, 8, 10, 12, 14));
+    const __m512i both = _mm512_shuffle_epi8(_mm512_packs_epi32(low, high), bytes);
+    const __m512i planes = _mm512_xor_si512(both, _mm512_set1_epi64((long long)0x8080808000000000u));
+    return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), planes);
+}
+
+KVFI_INLINE __m512i rounded(__m512 x, __m512 inverse)
+{
+    return _mm512_cvtps_epi32(_mm512_fmadd_ps(x, inverse, _mm512_set1_ps(128)));
 }
 
 static float to_quads(const float *x, int n, float inverse, quad *m)
 {
     const __m512 k = _mm512_set1_ps(inverse);
     __m512i sum = _mm512_setzero_si512();
-    int r = 0;
-    for (; r + 16 <= n; r += 16) {
-        const __m512i i = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x + r), k));
-        sum = _mm512_add_epi32(sum, i);
-        _mm256_storeu_si256((__m256i *)(void *)(m + r / 4), quads_of_four(i));
+    for (int r = 0; r < n; r += 32) {
+        const __m512i a = rounded(_mm512_maskz_loadu_ps(first_lanes(n - r), x + r), k);
+        const __m512i b = rounded(_mm512_maskz_loadu_ps(first_lanes(n - r - 16), x + r + 16), k);
+        const int quads = (n - r) / 4;
+        sum = _mm512_add_epi32(sum, _mm512_add_epi32(a, b));
+        _mm512_mask_storeu_epi64(m + r / 4, (__mmask8)(quads >= 8 ? 255 : (1 << quads) - 1), eight_quads(a, b));
     }
-    if (r < n) {
-        const __mmask16 rest = first_lanes(n - r);
-        const __m512i i = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_maskz_loadu_ps(rest, x + r), k));
-        sum = _mm512_add_epi32(sum, i);
-        _mm256_mask_storeu_epi64(m + r / 4, (__mmask8)((1 << (n - r) / 4) - 1), quads_of_four(i));
-    }
-    return (float)_mm512_reduce_add_epi32(sum);
+    return (float)(_mm512_reduce_add_epi32(sum) - 128 * ((n + 31) & ~31));
 }
 
 KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
@@ -385,43 +394,42 @@ static void fold(const uint16_t *scale, const uint16_t *min, float zero, int liv
 REDUCE4(sum4, sum_512)
 REDUCE4(max4, max_512)
 
-/* Floats of four multipliers, multiplied and rounded; sums are added up on the way. */
-KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride, int nv,
-                               quad *quads, size_t quads_stride, float *unit, float *bias)
+/* Products with scales stay in registers, or at least in L1, until their largest is known. */
+KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride,
+                               int nv, quad *quads, float *unit, float *bias)
 {
-    float x[VECTORS][256];
-    __m512 top[VECTORS], low[VECTORS], sum[VECTORS];
+    __m512 x[VECTORS][4 * SECTION / 16], top[4], low[4], sum[4];
     float inverse[4], units[4], biases[4];
     KVFI_UNROLL
     for (int v = 0; v < 4; v++) top[v] = low[v] = sum[v] = _mm512_setzero_ps();
     KVFI_UNROLL
-    for (int r = 0; r < n; r += 16) {
-        const __m512 k = half16(scale + r);
-        const __m512 z = min ? _mm512_fmadd_ps(k, _mm512_set1_ps(zero), half16(min + r)) : k;
+    for (int i = 0; i < n / 16; i++) {
+        const __m512 k = half16(scale + 16 * i);
+        const __m512 z = min ? _mm512_fmadd_ps(k, _mm512_set1_ps(zero), half16(min + 16 * i)) : k;
         KVFI_UNROLL
         for (int v = 0; v < nv; v++) {
-            const __m512 y = _mm512_loadu_ps(m + (size_t)v * stride + r), yk = _mm512_mul_ps(y, k);
-            _mm512_storeu_ps(x[v] + r, yk);
-            top[v] = _mm512_max_ps(top[v], _mm512_abs_ps(yk));
+            const __m512 y = _mm512_loadu_ps(m + (size_t)v * stride + 16 * i);
+            x[v][i] = _mm512_mul_ps(y, k);
+            top[v] = _mm512_max_ps(top[v], _mm512_abs_ps(x[v][i]));
             if (min) low[v] = _mm512_fmadd_ps(y, z, low[v]);
         }
     }
     const __m128 largest = max4(top), some = _mm_cmpgt_ps(largest, _mm_set1_ps(NOTHING));
-    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(TOP), largest)));
     const __m128 u = _mm_and_ps(some, _mm_mul_ps(largest, _mm_set1_ps(1 / TOP)));
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(TOP), largest)));
+    _mm_storeu_ps(units, u);
     KVFI_UNROLL
     for (int v = 0; v < nv; v++) {
         const __m512 k = _mm512_set1_ps(inverse[v]);
-        __m512i total = _mm512_setzero_si512();
+        __m512i total = _mm512_set1_epi32(-8 * n);
         KVFI_UNROLL
-        for (int r = 0; r < n; r += 16) {
-            const __m512i i = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_loadu_ps(x[v] + r), k));
-            total = _mm512_add_epi32(total, i);
-            _mm256_storeu_si256((__m256i *)(void *)(quads + (size_t)v * quads_stride + r / 4), quads_of_four(i));
+        for (int i = 0; i < n / 16; i += 2) {
+            const __m512i a = rounded(x[v][i], k), b = i + 1 < n / 16 ? rounded(x[v][i + 1], k) : _mm512_setzero_si512();
+            total = _mm512_add_epi32(total, _mm512_add_epi32(a, b));
+            _mm512_storeu_si512((void *)(quads + v * SECTION + 4 * i), eight_quads(a, b));
         }
         sum[v] = _mm512_cvtepi32_ps(total);
     }
-    _mm_storeu_ps(units, u);
     const __m128 base = min ? sum4(low) : _mm_setzero_ps();
     _mm_storeu_ps(biases, _mm_fnmadd_ps(_mm_mul_ps(u, _mm_set1_ps(zero)), sum4(sum), base));
     KVFI_UNROLL
@@ -429,15 +437,15 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
 }
 
 static void fold_quads(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride, int nv,
-                       quad *quads, size_t quads_stride, float *unit, float *bias)
+                       quad *quads, float *unit, float *bias)
 {
     switch (nv) {
 #define FOLD_QUADS(nv)                                                                                                           \
     case nv:                                                                                                                     \
         if (n == 64)                                                                                                             \
-            fold_quads_of(scale, min, zero, 64, m, stride, nv, quads, quads_stride, unit, bias);                                 \
+            fold_quads_of(scale, min, zero, 64, m, stride, nv, quads, unit, bias);                                               \
         else                                                                                                                     \
-            fold_quads_of(scale, min, zero, n, m, stride, nv, quads, quads_stride, unit, bias);                                  \
+            fold_quads_of(scale, min, zero, n, m, stride, nv, quads, unit, bias);                                                \
         break;
         FOLD_QUADS(1)
         FOLD_QUADS(2)

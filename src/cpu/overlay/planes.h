@@ -13,17 +13,17 @@
  * roundings of multipliers then meet numbers half as large, and of either sign. An entry of a table is looked up as a byte, 128 added; larger ones than int8 are two bytes, each a product of its own (`level`).
  *
  * The including file defines before it (static, and force-inlined where the name ends in _of):
- *   product_of(panel, bits, look, table, pair, nv, product, ahead)      nv <= VECTORS
- *       what `product` says (overlay/record.h), for the 32 lanes of groups 2 pair and 2 pair + 1 of the panel; each quad also
+ *   product_of(panel, bits, look, table, nv, product, ahead)      nv <= VECTORS
+ *       what `product` says (overlay/record.h), pair of groups by pair, groups 2 pair and 2 pair + 1 of the panel; each quad also
  *       fetches the next bytes of `ahead`. look 0: codes as they are; 4, 5: entries of `table`, of 16 or 32 bytes
  *   look_up(table, bits, n, bytes)      bytes[i] = table[bytes[i]] for n bytes, a multiple of 64
- *   limits(x, n, largest, total)        largest = max |x[i]|, total = sum |x[i]| (may be left out, 0, for n <= 256)
+ *   limits(x, n)                        max |x[i]|
  *   to_quads(x, n, inverse, m)          m[i / 4] = x[i] * inverse rounded to integers; returns their sum. All n a multiple of 4
  *   fold(scale, min, zero, live, n, m, stride, nv, x, x_stride, bias)
  *       x[v][r] = m[v][r] * scale[r];  bias[v] = sum_r m[v][r] * (min[r] + zero * scale[r]) (min NULL: 0);  for r < live, the rest
  *       of the n is padding and gives zeros; n a multiple of 16
- *   fold_quads(scale, min, zero, n, m, stride, nv, quads, quads_stride, unit, bias)        n a multiple of 16, at most 256
- *       the same and then to_quads, bias[v] less unit[v] * zero * sum of the integers */
+ *   fold_quads(scale, min, zero, n, m, stride, nv, quads, unit, bias)        n a multiple of 16, at most a section
+ *       the same and then to_quads, bias[v] less unit[v] * zero * sum of the integers; quads[v][SECTION] */
 #ifndef KVFI_OVERLAY_PLANES_H
 #define KVFI_OVERLAY_PLANES_H
 
@@ -34,9 +34,9 @@
 #define PLANES_WIDTH(bits, look) ((bits)*16 + (look))
 
 #define PRODUCT_VECTORS(bits, look, nv)                                                                                          \
-    case nv: product_of(p, bits, look, table, pair, nv, x, next); break;
+    case nv: product_of(p, bits, look, table, nv, x, next); break;
 #define PRODUCT(bits, look)                                                                                                      \
-    static void product##bits##look(const panel *p, const uint8_t *table, int pair, int nv, const product *x, ahead *next)       \
+    static void product##bits##look(const panel *p, const uint8_t *table, int nv, const product *x, ahead *next)                 \
     {                                                                                                                            \
         switch (nv) {                                                                                                            \
             PRODUCT_VECTORS(bits, look, 1)                                                                                       \
@@ -47,11 +47,11 @@
     }
 PLANES(PRODUCT)
 
-static void run_product(const panel *p, int look, const uint8_t *table, int pair, int nv, const product *x, ahead *next)
+static void run_product(const panel *p, int look, const uint8_t *table, int nv, const product *x, ahead *next)
 {
     switch (PLANES_WIDTH(p->bits, look)) {
 #define PRODUCT_CASE(bits, look)                                                                                                 \
-    case PLANES_WIDTH(bits, look): product##bits##look(p, table, pair, nv, x, next); break;
+    case PLANES_WIDTH(bits, look): product##bits##look(p, table, nv, x, next); break;
         PLANES(PRODUCT_CASE)
     }
 }
@@ -103,130 +103,195 @@ static panel open_plane(const matrix *x, const level *l, int chunk, plane_room *
 
 /* ---- multipliers ----------------------------------------------------------------------------------------------------------- */
 
-/* The unit of n multipliers, and what they are multiplied with to become integers. */
+/* What n multipliers are multiplied with to become integers, and the unit of those. */
 static float unit_of(const float *x, int n, float *inverse)
 {
-    float largest, total, top = TOP;
-    limits(x, n, &largest, &total);
-    *inverse = 0;
-    if (!(largest > NOTHING)) return 0;
-    if (n > 256 && total * TOP > largest * SUM_MOST) top = SUM_MOST * (largest / total);
-    *inverse = top / largest;
-    return largest / top;
+    const float largest = limits(x, n);
+    *inverse = largest > NOTHING ? TOP / largest : 0;
+    return largest > NOTHING ? largest / TOP : 0;
 }
 
-/* Quads that the runs of the reduction take: a run that ends inside one has its own copy of it. */
-static int quads_before(const matrix *x, int run)
+/* Where multipliers lie: a run that ends inside a quad has its own copy of it, so that runs are whole quads; then they are cut at
+ * the ends of sections. */
+typedef struct piece {
+    int run, begin, end; /* of the reduction */
+    int place;           /* its first quad among all multipliers */
+} piece;
+
+static int pieces_of(const matrix *x, piece *out)
 {
-    if (x->run % 4 == 0) return run * x->run / 4;
-    int n = 0;
-    for (int i = 0; i < run; i++) n += (run_end(x, i) + 3) / 4 - i * x->run / 4;
+    int n = 0, place = 0;
+    for (int i = 0; i < x->runs; i++)
+        for (int begin = i * x->run, end = run_end(x, i); begin < end; n++) {
+            const int room = SECTION - place % SECTION, stop = (begin / 4 + room) * 4;
+            out[n] = (piece){i, begin, stop < end ? stop : end, place};
+            place += (out[n].end + 3) / 4 - begin / 4;
+            begin = out[n].end;
+        }
     return n;
 }
 
-static int quads_of(const matrix *x)
+enum { PIECES = MOST_DIM + MOST_DIM / 4 / SECTION };
+
+static size_t sections_of(const piece *p, int n)
 {
-    return quads_before(x, x->runs - 1) + (x->reduction + 3) / 4 - (x->runs - 1) * x->run / 4;
+    const piece *last = p + n - 1;
+    return (size_t)(last->place + (last->end + 3) / 4 - last->begin / 4 + SECTION - 1) / SECTION;
 }
 
-/* Multipliers of scales along the lanes, ready for a product: vectors of quads, units, and sums [runs] of the integers and of the
- * floats. */
+/* Multipliers of scales along the lanes, ready for a product, in blocks of up to VECTORS vectors: m[sections][vectors][SECTION],
+ * unit[vectors], and [vectors][pieces] sums of the integers and of the floats. */
 typedef struct across {
     quad *m;
     float *unit, *sum, *total;
-    size_t quads, runs;
+    size_t pieces;
 } across;
 
-static void prepare_run(const matrix *x, int run, const float *m, float inverse, quad *to, float *sum, float *total)
+static across across_at(size_t sections, size_t pieces, int nv, void *memory)
 {
-    float room[MOST_DIM + 8];
-    const int begin = run * x->run, end = run_end(x, run), first = begin & ~3, n = ((end + 3) & ~3) - first;
-    const float *from = m + begin;
-    if (begin % 4 || end % 4) {
+    across a = {.m = memory, .pieces = pieces};
+    a.unit = (float *)(void *)(a.m + sections * (size_t)nv * SECTION);
+    a.sum = a.unit + nv;
+    a.total = a.sum + (size_t)nv * pieces;
+    return a;
+}
+
+static size_t across_bytes(size_t sections, size_t pieces, int nv)
+{
+    return ((size_t)nv * (sections * SECTION * sizeof(quad) + (1 + 2 * pieces) * sizeof(float)) + 63) / 64 * 64;
+}
+
+static void prepare_piece(const matrix *x, const piece *p, const float *m, float inverse, quad *to, float *sum, float *total)
+{
+    float room[SECTION * 4];
+    const int first = p->begin & ~3, n = ((p->end + 3) & ~3) - first;
+    const float *from = m + p->begin;
+    if (p->begin % 4 || p->end % 4) {
         memset(room, 0, (size_t)n * sizeof *room);
-        memcpy(room + (begin - first), m + begin, (size_t)(end - begin) * sizeof *room);
+        memcpy(room + (p->begin - first), m + p->begin, (size_t)(p->end - p->begin) * sizeof *room);
         from = room;
     }
     *sum = to_quads(from, n, inverse, to);
     *total = 0;
-    for (int r = begin; x->min && r < end; r++) *total += m[r];
+    for (int r = p->begin; x->min && r < p->end; r++) *total += m[r];
 }
 
-static void prepare_across(const matrix *x, const float *m, size_t stride, int n, const across *to)
+static void prepare_across(const matrix *x, const piece *p, const float *m, size_t stride, int nv, const across *to)
 {
-    for (int v = 0; v < n; v++, m += stride) {
+    for (int v = 0; v < nv; v++, m += stride) {
         float inverse;
         to->unit[v] = unit_of(m, x->reduction, &inverse);
-        for (int i = 0; i < x->runs; i++) {
-            const size_t at = (size_t)v * to->runs + (size_t)i;
-            prepare_run(x, i, m, inverse, to->m + (size_t)v * to->quads + quads_before(x, i), to->sum + at, to->total + at);
+        for (size_t i = 0; i < to->pieces; i++) {
+            const size_t at = (size_t)v * to->pieces + i, section = (size_t)(p[i].place / SECTION * nv + v);
+            prepare_piece(x, p + i, m, inverse, to->m + section * SECTION + p[i].place % SECTION, to->sum + at, to->total + at);
         }
     }
 }
 
 /* ---- products -------------------------------------------------------------------------------------------------------------- */
 
-static void level_units(const level *l, const float *unit, int nv, float *out)
+static void stretches(const matrix *x, const piece *p, const across *a, int nv, stretch *run)
 {
-    for (int v = 0; v < nv; v++) out[v] = unit[v] * l->factor;
-}
-
-/* The runs of a record against vectors v and further of a. */
-static void stretches(const matrix *x, const across *a, int v, stretch *run)
-{
-    for (int i = 0; i < x->runs; i++) {
-        const int q0 = i * x->run / 4, before = quads_before(x, i);
-        const size_t at = (size_t)v * a->runs + (size_t)i;
-        run[i] = (stretch){q0, (run_end(x, i) + 3) / 4 - q0, a->m + (size_t)v * a->quads + before, row_of(x, x->scale, i),
-                           row_of(x, x->min, i), a->sum + at, a->total + at};
+    for (size_t i = 0; i < a->pieces; i++) {
+        const size_t section = (size_t)(p[i].place / SECTION * nv);
+        run[i] = (stretch){p[i].begin / 4, (p[i].end + 3) / 4 - p[i].begin / 4, a->m + section * SECTION + p[i].place % SECTION,
+                           row_of(x, x->scale, p[i].run), row_of(x, x->min, p[i].run), a->sum + i, a->total + i};
     }
 }
 
-/* Scale along the lanes, for vectors v .. v + nv - 1 of a. */
-static void product_across(const matrix *x, const across *a, int v, int nv, float *out, size_t stride, ahead *next)
+/* Scale along the lanes, for the nv <= VECTORS vectors of a. */
+static void product_across(const matrix *x, const piece *p, const across *a, int nv, float *out, size_t stride, ahead *next)
 {
     plane_room room;
     level l[2];
-    stretch run[MOST_DIM];
+    stretch run[PIECES];
     float unit[VECTORS];
     const int n_levels = open_levels(x->part, l);
-    stretches(x, a, v, run);
+    stretches(x, p, a, nv, run);
     for (int e = 0; e < n_levels; e++) {
-        product y = {.run = run, .runs = x->runs, .m_stride = a->quads, .sum_stride = a->runs, .out_stride = stride,
-                     .zero = l[e].zero, .unit = unit};
-        level_units(&l[e], a->unit + v, nv, unit);
+        product y = {.run = run, .runs = (int)a->pieces, .sum_stride = a->pieces, .out_stride = stride, .zero = l[e].zero, .unit = unit};
+        for (int v = 0; v < nv; v++) unit[v] = a->unit[v] * l[e].factor;
         for (int chunk = 0, look; chunk * 64 < x->lanes; chunk++) {
-            const panel p = open_plane(x, &l[e], chunk, &room, &look);
-            for (int pair = 0; 2 * pair < p.groups; pair++) {
-                y.lane = chunk * 64 + pair * 32, y.lanes = x->lanes - y.lane < 32 ? 16 : 32, y.out = out + y.lane;
-                run_product(&p, look, l[e].table, pair, nv, &y, next);
-            }
+            const panel plane = open_plane(x, &l[e], chunk, &room, &look);
+            y.pairs = (plane.groups + 1) / 2, y.lane = chunk * 64, y.lanes = x->lanes - y.lane, y.out = out + y.lane;
+            run_product(&plane, look, l[e].table, nv, &y, next);
         }
     }
 }
 
-/* Multipliers of a run of lanes, its scales folded in. */
+/* Multipliers of a run of lanes, its scales folded in: m[sections][VECTORS][SECTION]. */
 typedef struct folded {
-    _Alignas(64) quad m[VECTORS][MOST_DIM / 4];
+    _Alignas(64) quad m[MOST_DIM / 4 * VECTORS];
     float unit[VECTORS], bias[VECTORS];
+    stretch run[MOST_DIM / 4 / SECTION];
+    int runs;
 } folded;
 
-static void fold_run(const matrix *x, const level *l, int run, const float *m, size_t stride, int nv, folded *f)
+static void fold_long(const matrix *x, const level *l, const uint16_t *scale, const uint16_t *min, const float *m, size_t stride,
+                      int nv, folded *f)
 {
     float scaled[VECTORS][MOST_DIM], inverse;
     const int live = x->part->side == KVF_K ? x->part->dim : KVF_BLOCK, n = x->reduction;
-    const uint16_t *scale = row_of(x, x->scale, run), *min = row_of(x, x->min, run);
-    if (live == n && n <= 256) {
-        fold_quads(scale, min, l->zero, n, m, stride, nv, f->m[0], MOST_DIM / 4, f->unit, f->bias);
-    } else {
-        fold(scale, min, l->zero, live, n, m, stride, nv, scaled[0], MOST_DIM, f->bias);
-        for (int v = 0; v < nv; v++) {
-            f->unit[v] = unit_of(scaled[v], n, &inverse);
-            f->bias[v] -= f->unit[v] * l->zero * to_quads(scaled[v], n, inverse, f->m[v]);
+    fold(scale, min, l->zero, live, n, m, stride, nv, scaled[0], MOST_DIM, f->bias);
+    for (int v = 0; v < nv; v++) {
+        f->unit[v] = unit_of(scaled[v], n, &inverse);
+        for (int r = 0; r < n; r += 4 * SECTION) {
+            const int some = n - r < 4 * SECTION ? n - r : 4 * SECTION;
+            f->bias[v] -= f->unit[v] * l->zero * to_quads(scaled[v] + r, some, inverse, f->m + r / 4 * VECTORS + v * SECTION);
         }
     }
+}
+
+static void fold_run(const matrix *x, const level *l, int run, const float *m, size_t stride, int nv, folded *f)
+{
+    const uint16_t *scale = row_of(x, x->scale, run), *min = row_of(x, x->min, run);
+    if (x->reduction <= 4 * SECTION && (x->part->side == KVF_V || x->part->dim == x->reduction))
+        fold_quads(scale, min, l->zero, x->reduction, m, stride, nv, f->m, f->unit, f->bias);
+    else
+        fold_long(x, l, scale, min, m, stride, nv, f);
     if (x->part->kind != KVF_KIND_TABLE) return; /* which has no minimum, so its factor belongs to the bias as well */
     for (int v = 0; v < nv; v++) f->unit[v] *= l->factor, f->bias[v] *= l->factor;
+}
+
+static void open_folded(const matrix *x, folded *f)
+{
+    const int quads = x->reduction / 4;
+    f->runs = (quads + SECTION - 1) / SECTION;
+    for (int i = 0; i < f->runs; i++)
+        f->run[i] = (stretch){.q0 = i * SECTION, .nq = quads - i * SECTION < SECTION ? quads - i * SECTION : SECTION,
+                              .m = f->m + i * SECTION * VECTORS};
+}
+
+/* Some lanes of a pair, where a run begins or ends inside it. */
+static void product_some(const panel *p, int look, const level *l, int nv, product y, int begin, int end, ahead *next)
+{
+    float some[VECTORS][32] = {{0}}, *out = y.out;
+    const size_t stride = y.out_stride;
+    y.out = some[0], y.out_stride = 32;
+    run_product(p, look, l->table, nv, &y, next);
+    for (int v = 0; v < nv; v++)
+        for (int j = begin; j < end; j++) out[(size_t)v * stride + (size_t)j] += some[v][j];
+}
+
+/* One chunk of lanes: all pairs at once while they lie in one run, else pair by pair and run by run. */
+static void chunk_along(const matrix *x, const panel *p, int look, const level *l, int chunk, const float *m, size_t stride, int nv,
+                        float *out, size_t out_stride, folded *f, int *folded_run, ahead *next)
+{
+    product y = {.run = f->run, .runs = f->runs, .out_stride = out_stride, .unit = f->unit, .bias = f->bias};
+    for (int lane = chunk * 64, stop = x->lanes < lane + 64 ? x->lanes : lane + 64; lane < stop; lane += 32 * y.pairs) {
+        const int whole = run_end(x, run_of(x, lane)) >= stop;
+        y.lane = lane, y.lanes = stop - lane, y.pair = lane % 64 / 32, y.pairs = whole ? (y.lanes + 31) / 32 : 1, y.out = out + lane;
+        if (!whole && y.lanes > 32) y.lanes = 32;
+        for (int i = run_of(x, lane); i <= run_of(x, lane + y.lanes - 1); i++) {
+            const int begin = i * x->run - lane, end = run_end(x, i) - lane;
+            if (i != *folded_run) fold_run(x, l, i, m, stride, nv, f);
+            *folded_run = i;
+            if (begin <= 0 && end >= y.lanes)
+                run_product(p, look, l->table, nv, &y, next);
+            else
+                product_some(p, look, l, nv, y, begin > 0 ? begin : 0, end < y.lanes ? end : y.lanes, next);
+        }
+    }
 }
 
 /* Scale along the reduction: run by run of the lanes. nv <= VECTORS. */
@@ -236,45 +301,17 @@ static void product_along(const matrix *x, const float *m, size_t stride, int nv
     level l[2];
     folded f;
     const int n_levels = open_levels(x->part, l);
-    const stretch whole = {.q0 = 0, .nq = x->reduction / 4, .m = f.m[0]};
+    open_folded(x, &f);
     for (int e = 0; e < n_levels; e++) {
-        panel p = {{0}, 0, 0};
-        for (int lane = 0, run = -1, look = 0; lane < x->lanes; lane += 32) {
-            const int lanes = x->lanes - lane < 32 ? 16 : 32;
-            if (lane % 64 == 0) p = open_plane(x, &l[e], lane / 64, &room, &look);
-            for (int i = run_of(x, lane); i <= run_of(x, lane + lanes - 1); i++) {
-                const int begin = i * x->run - lane, end = run_end(x, i) - lane, all = begin <= 0 && end >= lanes;
-                float some[VECTORS][32] = {{0}};
-                const product y = {.run = &whole, .runs = 1, .lane = lane, .lanes = lanes, .m_stride = MOST_DIM / 4, .unit = f.unit,
-                                   .bias = f.bias, .out = all ? out + lane : some[0], .out_stride = all ? out_stride : 32};
-                if (i != run) fold_run(x, &l[e], i, m, stride, nv, &f);
-                run = i;
-                run_product(&p, look, l[e].table, lane % 64 / 32, nv, &y, next);
-                for (int v = 0; v < nv && !all; v++)
-                    for (int j = begin > 0 ? begin : 0; j < (end < lanes ? end : lanes); j++)
-                        out[(size_t)v * out_stride + (size_t)(lane + j)] += some[v][j];
-            }
+        int folded_run = -1;
+        for (int chunk = 0, look; chunk * 64 < x->lanes; chunk++) {
+            const panel p = open_plane(x, &l[e], chunk, &room, &look);
+            chunk_along(x, &p, look, &l[e], chunk, m, stride, nv, out, out_stride, &f, &folded_run, next);
         }
     }
 }
 
 /* ---- the entries of the table ---------------------------------------------------------------------------------------------- */
-
-/* What prepared queries of n vectors look like: for TOKEN and TABLE an `across`, for CHANNEL, which folds its scales in block by
- * block, the floats. */
-static across across_at(const matrix *x, int n, void *memory)
-{
-    across a = {.m = memory, .quads = (size_t)quads_of(x), .runs = (size_t)x->runs};
-    a.unit = (float *)(void *)(a.m + (size_t)n * a.quads);
-    a.sum = a.unit + n;
-    a.total = a.sum + (size_t)n * a.runs;
-    return a;
-}
-
-static size_t across_bytes(const matrix *x, int n)
-{
-    return (size_t)n * ((size_t)quads_of(x) * sizeof(quad) + (1 + 2 * (size_t)x->runs) * sizeof(float));
-}
 
 /* Keys without a record: what prepare knows. */
 static matrix key_matrix(const kvf_part *part)
@@ -284,23 +321,35 @@ static matrix key_matrix(const kvf_part *part)
                     .across = 1, .min = part->has_min ? &some : NULL};
 }
 
+/* Prepared queries: for TOKEN and TABLE blocks of `across`, for CHANNEL, which folds its scales in block by block, the floats. */
 static size_t planes_prepared_bytes(const kvf_part *part, int32_t n)
 {
     const matrix x = key_matrix(part);
-    const size_t bytes = by_token(part) ? across_bytes(&x, n) : (size_t)n * (size_t)part->dim_pad * sizeof(float);
-    return (bytes + 63) / 64 * 64;
+    piece p[PIECES];
+    if (!by_token(part)) return ((size_t)n * (size_t)part->dim_pad * sizeof(float) + 63) / 64 * 64;
+    const int pieces = pieces_of(&x, p);
+    size_t bytes = 0;
+    for (int v = 0, nv; v < n; v += nv) {
+        nv = take_vectors(n - v, VECTORS);
+        bytes += across_bytes(sections_of(p, pieces), (size_t)pieces, nv);
+    }
+    return bytes;
 }
 
 static void planes_prepare(const kvf_part *part, const float *q, size_t stride, int32_t n, void *prepared)
 {
     const matrix x = key_matrix(part);
     const size_t dim = (size_t)part->dim_pad;
-    if (by_token(part)) {
-        const across a = across_at(&x, n, prepared);
-        prepare_across(&x, q, stride, n, &a);
-        return;
+    piece p[PIECES];
+    const int pieces = by_token(part) ? pieces_of(&x, p) : 0;
+    uint8_t *at = prepared;
+    for (int v = 0, nv; pieces && v < n; v += nv) {
+        nv = take_vectors(n - v, VECTORS);
+        const across a = across_at(sections_of(p, pieces), (size_t)pieces, nv, at);
+        prepare_across(&x, p, q + (size_t)v * stride, stride, nv, &a);
+        at += across_bytes(sections_of(p, pieces), (size_t)pieces, nv);
     }
-    for (int v = 0; v < n; v++) memcpy((float *)prepared + (size_t)v * dim, q + (size_t)v * stride, dim * sizeof *q);
+    for (int v = 0; !pieces && v < n; v++) memcpy((float *)prepared + (size_t)v * dim, q + (size_t)v * stride, dim * sizeof *q);
 }
 
 static ahead look_further(const matrix *x, const void *record)
@@ -314,30 +363,37 @@ static void planes_score(const kvf_part *part, const void *record, const void *p
 {
     const matrix x = open_record(part, record);
     const size_t dim = (size_t)part->dim_pad;
-    const across a = x.across ? across_at(&x, n, (void *)(uintptr_t)prepared) : (across){0};
+    piece p[PIECES];
+    const int pieces = x.across ? pieces_of(&x, p) : 0;
+    const uint8_t *at = prepared;
     ahead next = look_further(&x, record);
     memset(s, 0, (size_t)n * KVF_BLOCK * sizeof *s);
     for (int v = 0, nv; v < n; v += nv, next.step = 0) {
         nv = take_vectors(n - v, VECTORS);
-        if (x.across)
-            product_across(&x, &a, v, nv, s + v * KVF_BLOCK, KVF_BLOCK, &next);
-        else
+        if (x.across) {
+            const across a = across_at(sections_of(p, pieces), (size_t)pieces, nv, (void *)(uintptr_t)at);
+            product_across(&x, p, &a, nv, s + v * KVF_BLOCK, KVF_BLOCK, &next);
+            at += across_bytes(sections_of(p, pieces), (size_t)pieces, nv);
+        } else {
             product_along(&x, (const float *)prepared + (size_t)v * dim, dim, nv, s + v * KVF_BLOCK, KVF_BLOCK, &next);
+        }
     }
 }
 
 static void planes_mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride)
 {
     const matrix x = open_record(part, record);
+    piece p[PIECES];
+    const int pieces = x.across ? pieces_of(&x, p) : 0;
     ahead next = look_further(&x, record);
     for (int v = 0, nv; v < n; v += nv, next.step = 0) {
-        _Alignas(64) uint64_t room[VECTORS * (2 * KVF_BLOCK + 1 + KVF_BLOCK)];
+        _Alignas(64) uint64_t room[VECTORS * (2 * SECTION + 1 + KVF_BLOCK)]; /* at most one run a token */
         const float *m = w + v * KVF_BLOCK;
         nv = take_vectors(n - v, VECTORS);
         if (x.across) {
-            const across a = across_at(&x, nv, room);
-            prepare_across(&x, m, KVF_BLOCK, nv, &a);
-            product_across(&x, &a, 0, nv, acc + (size_t)v * stride, stride, &next);
+            const across a = across_at(sections_of(p, pieces), (size_t)pieces, nv, room);
+            prepare_across(&x, p, m, KVF_BLOCK, nv, &a);
+            product_across(&x, p, &a, nv, acc + (size_t)v * stride, stride, &next);
         } else {
             product_along(&x, m, KVF_BLOCK, nv, acc + (size_t)v * stride, stride, &next);
         }

@@ -29,25 +29,27 @@ enum { MOST_DIM = 1024, VECTORS = 4 };
 /* Four multipliers of overlay/planes.h, eight bytes: four hi, four lo; or four int16 in the order of the instruction. */
 typedef uint64_t quad;
 
-#define TOP 32639.0f      /* the largest multiplier: 127 * 256 + 127 */
-#define NOTHING 0x1p-110f /* TOP over less than this would be infinite */
-#define SUM_MOST 8.3e6f   /* 2^31 / 255 and one per cent less: sums of bytes times multipliers stay below 2^31 */
+enum { SECTION = 64 }; /* quads: multipliers lie in sections of so many, vector after vector in each */
 
-/* A run of the reduction and what belongs to it, for lane 0 of the record and vector 0. */
+#define TOP 32639.0f      /* the largest multiplier: 127 * 256 + 127; a section of them times bytes stays below 2^31 */
+#define NOTHING 0x1p-110f /* TOP over less than this would be infinite */
+
+/* A stretch of the reduction within one section and run, with what belongs to it, for lane 0 of the record and vector 0. */
 typedef struct stretch {
     int q0, nq;                  /* its quads */
-    const quad *m;               /* their multipliers; vector v at m + v * product.m_stride */
+    const quad *m;               /* their multipliers; vector v at m + v * SECTION */
     const uint16_t *scale, *min; /* lane by lane; scale NULL: folded into the multipliers */
     const float *sum, *total;    /* of the integers and of the floats; vector v at [v * product.sum_stride] */
 } stretch;
 
-/* out[v][i] += sum over runs of scale[i] * unit[v] * (t[v][i] - zero * sum[v]) + (min[i] + zero * scale[i]) * total[v],
- * with t = sum of multipliers times codes; without scale, unit[v] * t[v][i] + bias[v]. */
+/* out[v][i] += sum over stretches of scale[i] * unit[v] * (t[v][i] - zero * sum[v]) + (min[i] + zero * scale[i]) * total[v],
+ * with t = sum of multipliers times codes; without scale, bias[v] + the sum of unit[v] * t[v][i]. */
 typedef struct product {
     const stretch *run;
     int runs;
-    int lane, lanes; /* the first of the pair, and how many exist: 16 or 32 */
-    size_t m_stride, sum_stride, out_stride;
+    int pair, pairs; /* of groups of the panel */
+    int lane, lanes; /* of the record: the first, and how many there are from it on; a multiple of 16 */
+    size_t sum_stride, out_stride;
     float zero;
     const float *unit, *bias;
     float *out; /* of lane `lane` */
