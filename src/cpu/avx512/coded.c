@@ -375,25 +375,6 @@ static void fold(const uint16_t *scale, const uint16_t *min, float zero, int liv
     }
 }
 
-/* The four sums, or greatest elements, of four vectors, by halves: eight shuffles and not forty. */
-#define REDUCE4(name, op)                                                                                                        \
-    KVFI_INLINE __m128 name(const __m512 x[4])                                                                                   \
-    {                                                                                                                            \
-        const __m512 a = op(_mm512_unpacklo_ps(x[0], x[1]), _mm512_unpackhi_ps(x[0], x[1]));                                     \
-        const __m512 b = op(_mm512_unpacklo_ps(x[2], x[3]), _mm512_unpackhi_ps(x[2], x[3]));                                     \
-        const __m512 c = op(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));                                       \
-        const __m256 d = op##_256(_mm512_castps512_ps256(c), _mm512_extractf32x8_ps(c, 1));                                      \
-        return op##_128(_mm256_castps256_ps128(d), _mm256_extractf128_ps(d, 1));                                                 \
-    }
-#define sum_512 _mm512_add_ps
-#define sum_512_256 _mm256_add_ps
-#define sum_512_128 _mm_add_ps
-#define max_512 _mm512_max_ps
-#define max_512_256 _mm256_max_ps
-#define max_512_128 _mm_max_ps
-REDUCE4(sum4, sum_512)
-REDUCE4(max4, max_512)
-
 /* Products with scales stay in registers, or at least in L1, until their largest is known. */
 KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride,
                                int nv, quad *quads, float *unit, float *bias)
@@ -414,7 +395,7 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
             if (min) low[v] = _mm512_fmadd_ps(y, z, low[v]);
         }
     }
-    const __m128 largest = max4(top), some = _mm_cmpgt_ps(largest, _mm_set1_ps(NOTHING));
+    const __m128 largest = max16x4(top), some = _mm_cmpgt_ps(largest, _mm_set1_ps(NOTHING));
     const __m128 u = _mm_and_ps(some, _mm_mul_ps(largest, _mm_set1_ps(1 / TOP)));
     _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(TOP), largest)));
     _mm_storeu_ps(units, u);
@@ -430,8 +411,8 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
         }
         sum[v] = _mm512_cvtepi32_ps(total);
     }
-    const __m128 base = min ? sum4(low) : _mm_setzero_ps();
-    _mm_storeu_ps(biases, _mm_fnmadd_ps(_mm_mul_ps(u, _mm_set1_ps(zero)), sum4(sum), base));
+    const __m128 base = min ? sum16x4(low) : _mm_setzero_ps();
+    _mm_storeu_ps(biases, _mm_fnmadd_ps(_mm_mul_ps(u, _mm_set1_ps(zero)), sum16x4(sum), base));
     KVFI_UNROLL
     for (int v = 0; v < nv; v++) unit[v] = units[v], bias[v] = biases[v];
 }
