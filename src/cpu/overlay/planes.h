@@ -13,10 +13,10 @@
  * roundings of multipliers then meet numbers half as large, and of either sign. An entry of a table is looked up as a byte, 128 added; larger ones than int8 are two bytes, each a product of its own (`level`).
  *
  * The including file defines before it (static, and force-inlined where the name ends in _of):
- *   product_of(panel, bits, look, table, nv, product, ahead)      nv <= VECTORS
+ *   product_of(panel, bits, look, entry, nv, product, ahead)      nv <= VECTORS
  *       what `product` says (overlay/record.h), pair of groups by pair, groups 2 pair and 2 pair + 1 of the panel; each quad also
- *       fetches the next bytes of `ahead`. look 0: codes as they are; 4, 5: entries of `table`, of 16 or 32 bytes
- *   look_up(table, bits, n, bytes)      bytes[i] = table[bytes[i]] for n bytes, a multiple of 64
+ *       fetches the next bytes of `ahead`. look 0: codes as they are; 4, 5: bytes from `entry`, 16 or 32 of them
+ *   look_up(entry, bits, n, bytes)      bytes[i] = entry[bytes[i]] for n bytes, a multiple of 64
  *   limits(x, n)                        max |x[i]|
  *   to_quads(x, n, inverse, m)          m[i / 4] = x[i] * inverse rounded to integers; returns their sum. All n a multiple of 4
  *   fold(scale, min, zero, live, n, m, stride, nv, x, x_stride, bias)
@@ -34,9 +34,9 @@
 #define PLANES_WIDTH(bits, look) ((bits)*16 + (look))
 
 #define PRODUCT_VECTORS(bits, look, nv)                                                                                          \
-    case nv: product_of(p, bits, look, table, nv, x, next); break;
+    case nv: product_of(p, bits, look, entry, nv, x, next); break;
 #define PRODUCT(bits, look)                                                                                                      \
-    static void product##bits##look(const panel *p, const uint8_t *table, int nv, const product *x, ahead *next)                 \
+    static void product##bits##look(const panel *p, const uint8_t *entry, int nv, const product *x, ahead *next)                 \
     {                                                                                                                            \
         switch (nv) {                                                                                                            \
             PRODUCT_VECTORS(bits, look, 1)                                                                                       \
@@ -47,11 +47,11 @@
     }
 PLANES(PRODUCT)
 
-static void run_product(const panel *p, int look, const uint8_t *table, int nv, const product *x, ahead *next)
+static void run_product(const panel *p, int look, const uint8_t *entry, int nv, const product *x, ahead *next)
 {
     switch (PLANES_WIDTH(p->bits, look)) {
 #define PRODUCT_CASE(bits, look)                                                                                                 \
-    case PLANES_WIDTH(bits, look): product##bits##look(p, table, nv, x, next); break;
+    case PLANES_WIDTH(bits, look): product##bits##look(p, entry, nv, x, next); break;
         PLANES(PRODUCT_CASE)
     }
 }
@@ -91,11 +91,11 @@ static panel open_plane(const matrix *x, const level *l, int chunk, plane_room *
 {
     panel p = packed_panel(x->part, x->codes, chunk);
     const int quads = x->reduction / 4, n = quads * p.groups * 64;
-    const int table = x->part->kind == KVF_KIND_TABLE;
+    const int has_table = x->part->kind == KVF_KIND_TABLE;
     *look = l->look;
-    if (!(p.groups < 4 && (p.bits < 8 || table)) && !l->spread) return p;
+    if (!(p.groups < 4 && (p.bits < 8 || has_table)) && !l->spread) return p;
     spread_codes(&p, quads, room->byte);
-    if (table) look_up(l->table, p.bits, n, room->byte);
+    if (has_table) look_up(l->table, p.bits, n, room->byte);
     memset(room->byte + n, 0, 64);
     *look = 0;
     return (panel){{room->byte}, 8, p.groups};
