@@ -45,6 +45,7 @@ KVFI_REDUCE16X4(max16x4, max_ps)
 void kvfi_avx512_coded(kvfi_kernels *k);
 void kvfi_avx512_half(kvfi_kernels *k);
 void kvfi_avx512_rows(kvfi_kernels *k);
+void kvfi_avx512_tile(kvfi_kernels *k);
 void kvfi_avx512_softmax(kvfi_kernels *k);
 
 #endif
