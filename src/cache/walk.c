@@ -63,6 +63,17 @@ static void prepare_queries(walk *w)
     transform_queries(w);
 }
 
+/* Four sums in turn, for the latency of an addition. */
+static float dot_centre(const float *q, const double *centre, int32_t dim)
+{
+    float sum[4] = {0};
+    int32_t d = 0;
+    for (; d + 4 <= dim; d += 4)
+        for (int i = 0; i < 4; i++) sum[i] += q[d + i] * (float)centre[d + i];
+    for (; d < dim; d++) sum[0] += q[d] * (float)centre[d];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
 /* Scale and centre of the block's table set: queries are multiplied by the scale (once an epoch), the centre's share of the
  * scores is the same for the whole block. */
 static void use_tables(walk *w, uint8_t *row)
@@ -83,11 +94,7 @@ static void use_tables(walk *w, uint8_t *row)
             for (int32_t d = 0; d < dim; d++) w->q_rotated[(size_t)v * w->k_stride + (size_t)d] *= scale[d];
         transform_queries(w);
     }
-    for (int32_t v = 0; v < w->n; v++) {
-        float dot = 0;
-        for (int32_t d = 0; d < dim; d++) dot += w->q[(size_t)v * w->k_stride + (size_t)d] * (float)w->centre[d];
-        w->offset[v] = dot;
-    }
+    for (int32_t v = 0; v < w->n; v++) w->offset[v] = dot_centre(w->q + (size_t)v * w->k_stride, w->centre, dim);
     w->epoch = epoch, w->segment = segment;
 }
 
@@ -199,9 +206,9 @@ static void add_offsets(const walk *w, const uint8_t *record)
     if (!w->store->self && !k->block_mean) return;
     if (k->block_mean) kvfi_block_mean(k, record, mean);
     for (int32_t v = 0; v < w->n; v++) {
-        float offset = w->store->self ? w->offset[v] : 0;
+        float *s = w->scores + (size_t)v * KVF_BLOCK, offset = w->store->self ? w->offset[v] : 0;
         if (k->block_mean) offset += kvfi_dot16(w->q_rotated + (size_t)v * w->k_stride, mean, k->dim);
-        for (int32_t i = 0; i < KVF_BLOCK; i++) w->scores[v * KVF_BLOCK + i] += offset;
+        for (int32_t i = 0; i < KVF_BLOCK; i++) s[i] += offset;
     }
 }
 
