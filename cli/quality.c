@@ -32,6 +32,7 @@ static const cli_option options[] = {
               "other codecs for some layers of all our arms, as 0,1,29=q8_0; may be given several times"),
     COUNT("--sink", kv.sink, 0, 64, NULL, "first tokens that stay exact (default: the preset's, 4)"),
     COUNT("--window --recent", kv.recent, 0, 65536, NULL, "newest tokens that stay exact (default: the preset's, 64)"),
+    KV_WINDOW_TYPE(quality_settings),
     SWITCH(CLI_ON, "--seal-each", seal_each,
            "our arms keep no window, and a query sees even the tokens of its own batch coded, itself included: comparable with caches "
            "that keep no window; for judging only"),

@@ -171,6 +171,7 @@ static int prepare_fold(quality_arm *arm, const session *s, struct llama_context
     p.v = arm->choice.v;
     p.kv_layer = arm->choice.layers.data;
     p.sink = arm->choice.sink;
+    p.exact_bits = arm->choice.exact_bits;
     p.recent = set->seal_each ? 0 : arm->choice.recent; /* the window that an arm asks for is what --seal-each takes away */
     p.seal_each = set->seal_each;
     p.cpu = arm->choice.cpu;

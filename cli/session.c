@@ -95,6 +95,7 @@ static void fold_params(kvf_llama_params *kp, const session *s, const run_settin
     kp->kv_layer = s->kv.layers.data;
     kp->sink = s->kv.sink;
     kp->recent = s->kv.recent;
+    kp->exact_bits = s->kv.exact_bits;
     kp->cpu = s->kv.cpu;
     kp->log = on_fold_log;
     kp->log_user = (void *)(uintptr_t)set; /* read only */

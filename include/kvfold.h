@@ -133,6 +133,7 @@ typedef struct kvf_params {
     int32_t max_batch;        /* rows of one batch; default 512 */
     int32_t threads;          /* how many threads will call kvf_attend_part at once (a hint for the split); default 1, at most 256 */
     int32_t window_keep;      /* tokens that windowed layers keep beyond their window, so that rm can step back; default 256 */
+    int32_t exact_bits;       /* how the rows of sink and window are kept: 16 (f16, default) or 8 (q8_0: 8.5 bits a value) */
     int32_t seal_each;        /* 1: for judging codecs only. Queries see the rows of their own batch coded, themselves included, as in a
                                  cache without a window; needs recent 0. Rows that do not fill an aligned block of 64 tokens within
                                  the batch are seen exactly, and so are the first 128 where the codec estimates key stages. default 0 */
@@ -142,7 +143,7 @@ typedef struct kvf_params {
     void *log_user;
     char *error;              /* NULL, or error_size bytes where kvf_cache_create and kvf_bytes leave their sentence */
     size_t error_size;
-    int64_t reserved[7];
+    int64_t reserved[6];
 } kvf_params;
 
 /* Fills the defaults. Layers must be set by the caller. */
@@ -329,7 +330,7 @@ typedef struct kvf_keys_t {
     int32_t rule;      /* kvf_key_rule in force; before the first estimates the one that is intended */
     double mean_share; /* squared length of the mean key over the mean squared length, 0 to 1, over rows S to 63 of the first block
                           that was sealed; the head with the most. -1: no block was sealed yet */
-    int32_t risky;     /* 1: mean_share is above 0.8, and the codec would spend its codes on that mean: few bits, no centre */
+    int32_t risky;     /* 1: mean_share is above 0.95, and the codec would spend its codes on that mean: few bits, no centre */
 } kvf_keys_t;
 
 /* KVF_E_ARG: no such layer; KVF_E_VERSION: wrong size. Layers that share K/V answer for their owner. */

@@ -120,6 +120,7 @@ static int create_cache(kvf_llama *h)
     if (h->sink >= 0) p.sink = h->sink;
     if (h->recent >= 0) p.recent = h->recent;
     p.seal_each = h->seal_each;
+    if (h->exact_bits) p.exact_bits = h->exact_bits;
     p.max_sequences = h->n_seq, p.max_batch = h->n_batch, p.threads = most_threads(h);
     p.cpu = h->cpu, p.log = h->log, p.log_user = h->log_user, p.error = why, p.error_size = sizeof why;
     int rc = kvf_cache_create(&h->cache, &p);

@@ -12,7 +12,7 @@ void kvf_params_init(kvf_params *p)
     memset(p, 0, sizeof *p);
     p->size = sizeof *p;
     p->sink = 4, p->recent = 64;
-    p->max_sequences = 1, p->max_batch = 512, p->threads = 1, p->window_keep = 256;
+    p->max_sequences = 1, p->max_batch = 512, p->threads = 1, p->window_keep = 256, p->exact_bits = 16;
     kvf_preset_info preset;
     for (int32_t i = 0; !kvf_preset_list(i, &preset); i++)
         if (preset.is_default) p->k = preset.k, p->v = preset.v;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "cache/geometry.h"
 #include "cache/cache.h"
+#include "cache/rows.h"
 #include "base/text.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
@@ -38,6 +39,7 @@ static int check_params(const kvf_params *p, char *error, size_t error_size)
     CHECK(p->max_sequences >= 1 && p->max_sequences <= 256, "max_sequences is %d; allowed are 1 to 256", (int)p->max_sequences);
     CHECK(p->max_batch >= 1 && p->max_batch <= 65536, "max_batch is %d; allowed are 1 to 65536 rows", (int)p->max_batch);
     CHECK(p->threads >= 1 && p->threads <= 256, "threads is %d; allowed are 1 to 256", (int)p->threads);
+    CHECK(p->exact_bits == 16 || p->exact_bits == 8, "exact_bits is %d; allowed are 16 (f16) and 8 (q8_0)", (int)p->exact_bits);
     CHECK(p->seal_each == 0 || (p->seal_each == 1 && p->recent == 0), "seal_each is %d with recent %d; allowed are 0, and 1 with recent 0",
           (int)p->seal_each, (int)p->recent);
     CHECK(p->window_keep >= 0, "window_keep is %d; allowed are 0 and more tokens", (int)p->window_keep);
@@ -132,8 +134,8 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     /* A head reads K, V, and then K of the next block, which usually follows in memory. */
     s->k.next_offset = (int64_t)(s->v_in_k ? s->block_bytes : s->k.bytes), s->k.next_bytes = s->v_in_k ? s->k.bytes : s->v.bytes;
     if (!s->v_in_k) s->v.next_offset = (int64_t)s->block_bytes - (int64_t)s->k.bytes, s->v.next_bytes = s->k.bytes;
-    s->k_row = 2 * (size_t)l->k_dim;
-    s->v_row = s->v_in_k ? 0 : 2 * (size_t)l->v_dim;
+    s->k_row = kvfi_row_bytes(p->exact_bits, l->k_dim);
+    s->v_row = s->v_in_k ? 0 : kvfi_row_bytes(p->exact_bits, l->v_dim);
     s->first_head = g->n_heads;
     g->n_heads += s->kv_heads;
     g->n_stores++;
@@ -310,6 +312,10 @@ static void lay_out_scratch(kvfi_geometry *g)
     g->slot_acc_rotated = advance(&at, KVFI_VECTORS * v_pad * f);
     g->slot_tile_k = advance(&at, k_pad * KVF_BLOCK * f);
     g->slot_tile_v = advance(&at, v_pad * KVF_BLOCK * f);
+    if (g->exact_bits < 16) {
+        g->slot_rows_k = advance(&at, k_pad * KVF_BLOCK * f);
+        g->slot_rows_v = advance(&at, v_pad * KVF_BLOCK * f);
+    }
     g->slot_bytes = at;
     g->max_items = (int32_t)items;
     g->max_parts = g->threads > 1 ? 6 * g->threads : 0;
@@ -346,6 +352,7 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     rc = kvfi_kernels_select(p->cpu, &g->kernels, error, error_size);
     if (rc) return rc;
     g->n_layers = p->n_layers, g->sink = p->sink, g->recent = p->recent, g->keep = p->window_keep, g->seal_each = p->seal_each;
+    g->exact_bits = p->exact_bits;
     g->max_sequences = p->max_sequences, g->max_batch = p->max_batch, g->threads = p->threads;
     g->window_rows = (p->recent + KVF_BLOCK - 1 + KVF_BLOCK - 1) / KVF_BLOCK * KVF_BLOCK;
     g->layers_bytes = (size_t)p->n_layers * sizeof *g->layers;

@@ -25,7 +25,7 @@ typedef struct kvfi_store {
     int32_t first_head;   /* its first validity word in a table row */
     size_t record_bytes;  /* one head of one block: K record, then V record */
     size_t block_bytes;   /* kv_heads records */
-    size_t k_row, v_row;  /* bytes of one exact row of one head (f16) */
+    size_t k_row, v_row;  /* bytes of one exact row of one head */
     kvf_rotation turned;  /* that of the values, as the output is turned back: of the first v_dim channels when v_in_k */
     int32_t self;         /* its keys have stages estimated from the prompt */
     int32_t n_pairs;
@@ -55,6 +55,7 @@ typedef struct kvfi_geometry {
     kvfi_kernels kernels;  /* of the instruction set asked for */
     int32_t n_layers, n_stores;
     int32_t sink, recent, keep;
+    int32_t exact_bits;    /* of exact rows: 16 or 8 (rows.h) */
     int32_t max_sequences, max_batch, threads;
     int32_t window_rows;   /* exact rows a sequence has room for: R + 63 rounded up to whole blocks */
     int32_t n_heads;       /* KV heads over all stores: validity words of a block */
@@ -72,7 +73,7 @@ typedef struct kvfi_geometry {
     size_t row_ids, row_valid, row_bytes;
     size_t sequence_bytes; /* exact store of one sequence */
     /* Scratch of one thread inside attention: offsets and size; see attend.c. */
-    size_t slot_q, slot_rotated, slot_prepared, slot_scores, slot_bias, slot_acc, slot_acc_rotated, slot_tile_k, slot_tile_v, slot_bytes;
+    size_t slot_q, slot_rotated, slot_prepared, slot_scores, slot_bias, slot_acc, slot_acc_rotated, slot_tile_k, slot_tile_v, slot_rows_k, slot_rows_v, slot_bytes;
     int32_t seal_each;
     size_t coded_rows, coded_record, coded_bytes; /* seal_each: offsets of an x[64][pad] tile pair (0), rows and a record; size of all */
     int32_t max_items;     /* most work items that a batch can make */

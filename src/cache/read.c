@@ -2,6 +2,7 @@
  * Reading rows back as attention sees them: exact ones as they are, packed ones decoded, with transform and stages undone. */
 #include "base/half.h"
 #include "cache/cache.h"
+#include "cache/rows.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
 
@@ -17,7 +18,7 @@ typedef struct reader {
 /* One exact row. */
 static void read_exact(const reader *r, size_t offset, size_t row_bytes, size_t row, float *out)
 {
-    kvfi_load_row(r->s->exact + offset + row * row_bytes, 0, r->dim, out);
+    kvfi_row_get(r->c->g.exact_bits, r->s->exact + offset + row * row_bytes, r->dim, out);
 }
 
 static int from_sink(const reader *r, int64_t pos, float *out)

@@ -5,6 +5,7 @@
  * Up to KVFI_DIRECT vectors read packed codes and exact rows as they lie; more unfold a tile once and share it. */
 #include "base/half.h"
 #include "cache/cache.h"
+#include "cache/rows.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
 
@@ -23,7 +24,7 @@ typedef struct walk {
     int32_t n;        /* vectors */
     int32_t tiles;    /* 1: unfold tiles */
     size_t k_stride, v_stride; /* floats from one vector to the next */
-    float *q, *q_rotated, *scores, *acc, *acc_rotated, *tile_k, *tile_v, *bias;
+    float *q, *q_rotated, *scores, *acc, *acc_rotated, *tile_k, *tile_v, *bias, *rows_k, *rows_v;
     void *prepared;
     int32_t epoch;       /* whose channel scale q_rotated has; -1: none yet */
     int64_t segment;     /* whose centre `offset` has */
@@ -62,6 +63,17 @@ static void prepare_queries(walk *w)
     transform_queries(w);
 }
 
+/* Four sums in turn, for the latency of an addition. */
+static float dot_centre(const float *q, const double *centre, int32_t dim)
+{
+    float sum[4] = {0};
+    int32_t d = 0;
+    for (; d + 4 <= dim; d += 4)
+        for (int i = 0; i < 4; i++) sum[i] += q[d + i] * (float)centre[d + i];
+    for (; d < dim; d++) sum[0] += q[d] * (float)centre[d];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
 /* Scale and centre of the block's table set: queries are multiplied by the scale (once an epoch), the centre's share of the
  * scores is the same for the whole block. */
 static void use_tables(walk *w, uint8_t *row)
@@ -82,11 +94,7 @@ static void use_tables(walk *w, uint8_t *row)
             for (int32_t d = 0; d < dim; d++) w->q_rotated[(size_t)v * w->k_stride + (size_t)d] *= scale[d];
         transform_queries(w);
     }
-    for (int32_t v = 0; v < w->n; v++) {
-        float dot = 0;
-        for (int32_t d = 0; d < dim; d++) dot += w->q[(size_t)v * w->k_stride + (size_t)d] * (float)w->centre[d];
-        w->offset[v] = dot;
-    }
+    for (int32_t v = 0; v < w->n; v++) w->offset[v] = dot_centre(w->q + (size_t)v * w->k_stride, w->centre, dim);
     w->epoch = epoch, w->segment = segment;
 }
 
@@ -102,6 +110,7 @@ static void open_walk(walk *w, kvf_cache *c, const kvfi_item *item, uint8_t *slo
     w->acc = (float *)(void *)(slot + g->slot_acc), w->acc_rotated = (float *)(void *)(slot + g->slot_acc_rotated);
     w->tile_k = (float *)(void *)(slot + g->slot_tile_k), w->tile_v = (float *)(void *)(slot + g->slot_tile_v);
     w->bias = (float *)(void *)(slot + g->slot_bias);
+    w->rows_k = (float *)(void *)(slot + g->slot_rows_k), w->rows_v = (float *)(void *)(slot + g->slot_rows_v);
     for (int32_t v = 0; v < w->n; v++) {
         int32_t vector = item->first + v;
         w->row[v] = c->batch.order[w->run->first + vector / w->layer->group];
@@ -197,9 +206,9 @@ static void add_offsets(const walk *w, const uint8_t *record)
     if (!w->store->self && !k->block_mean) return;
     if (k->block_mean) kvfi_block_mean(k, record, mean);
     for (int32_t v = 0; v < w->n; v++) {
-        float offset = w->store->self ? w->offset[v] : 0;
+        float *s = w->scores + (size_t)v * KVF_BLOCK, offset = w->store->self ? w->offset[v] : 0;
         if (k->block_mean) offset += kvfi_dot16(w->q_rotated + (size_t)v * w->k_stride, mean, k->dim);
-        for (int32_t i = 0; i < KVF_BLOCK; i++) w->scores[v * KVF_BLOCK + i] += offset;
+        for (int32_t i = 0; i < KVF_BLOCK; i++) s[i] += offset;
     }
 }
 
@@ -261,18 +270,24 @@ static void exact_piece(walk *w, const kvfi_rows *k, const kvfi_rows *v, int64_t
     exact_mix(w, v, n);
 }
 
-static kvfi_rows stored_rows(const walk *w, size_t offset, size_t row_bytes, int32_t rows_per_head, int32_t slot)
+/* n rows of a head from `slot` on, as they lie; rows that are not f16 are unpacked to `scratch` first. */
+static kvfi_rows stored_rows(const walk *w, size_t offset, int32_t dim, int32_t rows_per_head, int32_t slot, int32_t n, float *scratch)
 {
-    size_t at = ((size_t)w->item->head * (size_t)rows_per_head + (size_t)slot) * row_bytes;
-    return (kvfi_rows){(const char *)w->seq->exact + offset + at, (int64_t)row_bytes, KVF_F16, NULL};
+    const int32_t bits = w->c->g.exact_bits;
+    const size_t row_bytes = kvfi_row_bytes(bits, dim);
+    const uint8_t *first = w->seq->exact + offset + ((size_t)w->item->head * (size_t)rows_per_head + (size_t)slot) * row_bytes;
+    if (bits == 16) return (kvfi_rows){(const char *)first, (int64_t)row_bytes, KVF_F16, NULL};
+    for (int32_t i = 0; i < n; i++) kvfi_row_get(bits, first + (size_t)i * row_bytes, dim, scratch + (size_t)i * (size_t)dim);
+    return (kvfi_rows){(const char *)scratch, (int64_t)sizeof(float) * dim, KVF_F32, NULL};
 }
 
 static void sink_piece(walk *w)
 {
     const kvfi_store *s = w->store;
     if (!w->seq->has_sink) return;
-    kvfi_rows k = stored_rows(w, s->sink_k, s->k_row, w->c->g.sink, 0);
-    kvfi_rows v = s->v_in_k ? k : stored_rows(w, s->sink_v, s->v_row, w->c->g.sink, 0);
+    const int32_t n = w->c->g.sink;
+    kvfi_rows k = stored_rows(w, s->sink_k, w->layer->k_dim, n, 0, n, w->rows_k);
+    kvfi_rows v = s->v_in_k ? k : stored_rows(w, s->sink_v, w->layer->v_dim, n, 0, n, w->rows_v);
     exact_piece(w, &k, &v, w->seq->start, w->c->g.sink, w->seq->sink_alive);
 }
 
@@ -282,8 +297,8 @@ static void window_pieces(walk *w)
     const int32_t rows = w->c->g.window_rows;
     for (int32_t i = 0; i < w->seq->open; i += KVF_BLOCK) {
         int32_t n = w->seq->open - i < KVF_BLOCK ? w->seq->open - i : KVF_BLOCK, slot = (w->seq->open_slot + i) % rows;
-        kvfi_rows k = stored_rows(w, s->window_k, s->k_row, rows, slot);
-        kvfi_rows v = s->v_in_k ? k : stored_rows(w, s->window_v, s->v_row, rows, slot);
+        kvfi_rows k = stored_rows(w, s->window_k, w->layer->k_dim, rows, slot, n, w->rows_k);
+        kvfi_rows v = s->v_in_k ? k : stored_rows(w, s->window_v, w->layer->v_dim, rows, slot, n, w->rows_v);
         exact_piece(w, &k, &v, (int64_t)w->seq->open_pos + i, n, ~w->seq->open_dead[i / KVF_BLOCK]);
     }
 }

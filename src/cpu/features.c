@@ -5,13 +5,20 @@
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
 
+#define LEAF7_EBX_AVX512VL (1u << 31) /* no int holds it */
+
 enum {
     LEAF1_ECX_FMA = 1 << 12,
     LEAF1_ECX_OSXSAVE = 1 << 27,
     LEAF1_ECX_AVX = 1 << 28,
     LEAF1_ECX_F16C = 1 << 29,
     LEAF7_EBX_AVX2 = 1 << 5,
-    XCR0_YMM = 1 << 1 | 1 << 2 /* XMM and upper halves of YMM */
+    LEAF7_EBX_AVX512F = 1 << 16,
+    LEAF7_EBX_AVX512DQ = 1 << 17,
+    LEAF7_EBX_AVX512BW = 1 << 30,
+    LEAF7_ECX_AVX512_VNNI = 1 << 11,
+    XCR0_YMM = 1 << 1 | 1 << 2,          /* XMM and upper halves of YMM */
+    XCR0_ZMM = 1 << 5 | 1 << 6 | 1 << 7  /* mask registers, upper halves of ZMM, registers 16 to 31 */
 };
 
 /* XCR0, the register sets that the system saves. Legal only after OSXSAVE was seen; assembly because the intrinsic would need a
@@ -31,8 +38,23 @@ static int has_avx2(void)
     if ((saved_registers() & XCR0_YMM) != XCR0_YMM) return 0;
     return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (b & LEAF7_EBX_AVX2);
 }
+
+/* AVX-512 as processors with VNNI have it: F, DQ, BW, VL. Without VNNI (the first two generations) AVX2 runs. */
+static int has_avx512(void)
+{
+    const uint32_t need = LEAF7_EBX_AVX512F | LEAF7_EBX_AVX512DQ | LEAF7_EBX_AVX512BW | LEAF7_EBX_AVX512VL;
+    uint32_t a, b, c, d;
+    if (!has_avx2() || (saved_registers() & XCR0_ZMM) != XCR0_ZMM) return 0;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
+    return (b & need) == need && (c & LEAF7_ECX_AVX512_VNNI);
+}
 #else
 static int has_avx2(void)
+{
+    return 0;
+}
+
+static int has_avx512(void)
 {
     return 0;
 }
@@ -53,6 +75,7 @@ int kvfi_isa_detect(kvfi_isa isa)
     switch (isa) {
     case KVFI_ISA_scalar: return 1;
     case KVFI_ISA_avx2: return has_avx2();
+    case KVFI_ISA_avx512: return has_avx512();
     case KVFI_ISA_neon: return has_neon();
     case KVFI_ISAS: break;
     }

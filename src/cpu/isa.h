@@ -10,6 +10,9 @@
 #ifndef KVFI_HAVE_AVX2
 #define KVFI_HAVE_AVX2 0
 #endif
+#ifndef KVFI_HAVE_AVX512
+#define KVFI_HAVE_AVX512 0
+#endif
 #ifndef KVFI_HAVE_NEON
 #define KVFI_HAVE_NEON 0
 #endif

@@ -28,6 +28,10 @@ typedef struct kvfi_kind_ops {
     void (*mix)(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride);
     /* Decodes in the part's domain: keys to tile[dim_pad][64] (channel-major), values to tile[64][dim_pad]. */
     void (*unfold)(const kvf_part *part, const void *record, float *tile);
+    /* 0: score and mix multiply floats. Else they round multipliers (query, weights, with scales where those are folded in) to
+     * integers of at most this magnitude, one unit a vector or run: less than 255 n of them may be summed in 32 bits, so that
+     * above 256 channels the magnitude is at least 8.3e6 / n. overlay/planes.h */
+    int64_t fixed_point;
 } kvfi_kind_ops;
 
 typedef struct kvfi_kernels {

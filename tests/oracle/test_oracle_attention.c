@@ -32,7 +32,7 @@ static const char *const codecs[][2] = {
 static const int aims[] = {0, 1, 2, 3, 63, 64, 65, 66, 127, 128, 129, 191, 192, -1};
 
 /* Single rows and four rows at every length that is an edge of something, grown without attention in between. */
-static void lengths(const char *k, const char *v, int sink, int recent)
+static void lengths_with(const char *k, const char *v, int sink, int recent, int exact_bits)
 {
     static const int at[] = {0, 1, 3, 4, 5, 31, 63, 64, 65, 127, 128, 129, 191, 192, 193, 200, 255, 256, 1000};
     pair p = {0};
@@ -40,6 +40,7 @@ static void lengths(const char *k, const char *v, int sink, int recent)
     ts_model_init(&p.m, 2, 4, 2, 64, 64, k, v);
     p.m.params.sink = sink;
     p.m.params.recent = recent;
+    p.m.params.exact_bits = exact_bits;
     pair_open(&p);
     for (int i = 0; i < COUNT(at); i++) {
         pair_grow(&p, 0, 1, at[i] - oracle_pos_max(p.o, 0) - 1, 512);
@@ -48,6 +49,19 @@ static void lengths(const char *k, const char *v, int sink, int recent)
         pair_next(&p, 0, 1, 4, &aimed);
     }
     pair_close(&p);
+}
+
+static void lengths(const char *k, const char *v, int sink, int recent)
+{
+    lengths_with(k, v, sink, recent, 16);
+}
+
+/* Sink and window in q8_0. */
+static void test_exact_rows_of_eight_bits(void **state)
+{
+    (void)state;
+    lengths_with("q4_0", "kivi4", 4, 64, 8);
+    lengths_with("f16", "f16", 3, 1, 8);
 }
 
 static void test_codecs_and_lengths(void **state)
@@ -245,6 +259,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codecs_and_lengths),
         cmocka_unit_test(test_sums_of_code_matrices),
+        cmocka_unit_test(test_exact_rows_of_eight_bits),
         cmocka_unit_test(test_matrices),
         cmocka_unit_test(test_sinks_and_windows_of_all_sizes),
         cmocka_unit_test(test_head_sizes),

@@ -27,7 +27,20 @@ void px_at(const char *format, ...)
 
 void px_close(px_entry entry, float got, float want, double magnitude, const char *what, int i, int j)
 {
-    const double error = fabs((double)got - (double)want), most = bounds[entry].bound * magnitude + 0x1p-120;
+    px_close_by(entry, got, want, magnitude, 0, what, i, j);
+}
+
+double px_fixed_point(const kvfi_kind_ops *ops, int n, double largest, double levels)
+{
+    double top = (double)ops->fixed_point;
+    if (!ops->fixed_point) return 0;
+    if (n > 256 && top > 8.3e6 / n) top = 8.3e6 / n;
+    return fmax(bounds[PX_FIXED_POINT].bound * largest / top, 0x1p-110) * levels;
+}
+
+void px_close_by(px_entry entry, float got, float want, double magnitude, double more, const char *what, int i, int j)
+{
+    const double error = fabs((double)got - (double)want), most = bounds[entry].bound * magnitude + more + 0x1p-120;
     if (error <= most) return;
     fail_msg("%s, %s[%d][%d]: %.9g instead of %.9g, off by %.3g where %.3g is allowed (%s)", place, what, i, j, (double)got,
              (double)want, error, most, bounds[entry].name);

@@ -19,6 +19,7 @@
  * side adds up, what was in the accumulator included): both sides round each addition, and add in another order. Beside that,
  * 2^-120 is always allowed, because products below 2^-126 lose bits. Bound 0: the same bits. */
 #define PX_BOUNDS(X)                                                                                                             \
+    X(FIXED_POINT, 0.5, "multipliers rounded to integers: half a unit each, kvfi_kind_ops.fixed_point")                          \
     X(KIND_SCORE, 5e-6, "up to 576 terms in f32 in another order, multiplications fused, scales folded elsewhere")               \
     X(KIND_MIX, 2e-6, "64 terms, as above")                                                                                      \
     X(ROWS_SCORE, 1e-6, "up to 576 terms in f32 in another order, multiplications fused")                                        \
@@ -41,6 +42,13 @@ void px_at(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 /* Fails unless |got - want| <= bound * magnitude. Not a number never passes. */
 void px_close(px_entry entry, float got, float want, double magnitude, const char *what, int i, int j);
+
+/* The same with `more` allowed beside it. */
+void px_close_by(px_entry entry, float got, float want, double magnitude, double more, const char *what, int i, int j);
+
+/* What rounding n multipliers adds: half a unit of the largest for each, times the numbers that they are multiplied with, which
+ * add up to `levels`. Multipliers below 2^-110 may count as zero. 0 where the set multiplies floats. */
+double px_fixed_point(const kvfi_kind_ops *ops, int n, double largest, double levels);
 
 /* Fails unless the bits are the same. */
 void px_same(px_entry entry, float got, float want, const char *what, int i, int j);

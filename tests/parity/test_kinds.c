@@ -4,24 +4,51 @@
 #include "gpu/kernels/value.h"
 #include "parity.h"
 
-/* magnitude[t][c]: what the terms of value (t, c) may add up to before they cancel. */
-static void magnitudes(const kvf_part *part, const void *record, float *out)
+/* Of value (t, c): what its terms may add up to before they cancel, and the part of it before the scale, with that scale. */
+typedef struct size_of_value {
+    float all, level, scale;
+} size_of_value;
+
+static void magnitudes(const kvf_part *part, const void *record, size_of_value *out)
 {
     const kvfi_shape s = kvfi_shape_of(part);
     if (part->kind == KVF_KIND_SUM) return; /* the same function on every set: nothing may differ */
     for (int t = 0; t < KVF_BLOCK; t++)
         for (int c = 0; c < part->dim; c++) {
-            float *m = out + t * part->dim + c;
+            size_of_value *m = out + t * part->dim + c;
+            *m = (size_of_value){0};
             if (part->kind == KVF_KIND_HALF) {
-                *m = fabsf(kvfi_value_half(&s, record, t, c));
+                m->all = fabsf(kvfi_value_half(&s, record, t, c));
                 continue;
             }
             const int i = part->kind == KVF_KIND_CHANNEL ? kvfi_scale_index_channel(&s, t, c) : kvfi_scale_index_token(&s, t, c);
             const int code = kvfi_code_of(&s, record, t, c);
-            *m = s.table ? fabsf((float)s.table[code] * s.unit) : (float)code + fabsf(s.zero);
-            *m *= fabsf(kvfi_section(record, s.scale_offset, i));
-            if (s.has_min) *m += fabsf(kvfi_section(record, s.min_offset, i));
+            const float middle = 0.5f * (float)((1 << s.bits) - 1); /* from where minima may be taken */
+            m->level = s.table ? fabsf((float)s.table[code] * s.unit) : s.has_min ? fmaxf((float)code, middle) : (float)code + fabsf(s.zero);
+            m->scale = fabsf(kvfi_section(record, s.scale_offset, i));
+            m->all = m->level * m->scale;
+            if (s.table) m->all += (s.bits <= 5 ? 128.0f : 32768.0f) * s.unit * m->scale; /* added where entries are unsigned bytes */
+            if (s.has_min) m->all += fabsf(kvfi_section(record, s.min_offset, i));
         }
+}
+
+/* Where the scale runs along the reduction, it is folded into the multipliers before they are rounded. */
+static int scale_is_folded(const kvf_part *part)
+{
+    return (part->kind == KVF_KIND_CHANNEL) == (part->side == KVF_K);
+}
+
+/* One output of a product: m over n values that lie `step` apart. */
+static double rounding(const kvfi_kind_ops *ops, const kvf_part *part, const float *m, const size_of_value *x, int n, int step)
+{
+    const int folded = scale_is_folded(part);
+    double largest = 0, levels = 0;
+    for (int r = 0; r < n; r++) {
+        const size_of_value *y = x + r * step;
+        largest = fmax(largest, fabs((double)m[r]) * (folded ? (double)y->scale : 1));
+        levels += (double)y->level * (folded ? 1 : (double)y->scale);
+    }
+    return px_fixed_point(ops, part->side == KVF_K ? part->dim_pad : KVF_BLOCK, largest, levels);
 }
 
 /* Queries with a gap of junk between vectors; padded channels are zero. */
@@ -48,7 +75,7 @@ static void score_with(const kvfi_kernels *k, const kvf_part *part, const void *
 }
 
 static void check_score(const kvfi_kernels *scalar, const kvfi_kernels *fast, const kvf_part *part, const void *record,
-                        const float *magnitude, int n, int flavour, uint64_t seed)
+                        const size_of_value *magnitude, int n, int flavour, uint64_t seed)
 {
     const size_t stride = (size_t)part->dim_pad + (seed % 3 ? 0 : 5), bytes = (size_t)n * KVF_BLOCK * sizeof(float);
     px_input in = queries(part, n, stride, seed % 2 * 4, flavour, &seed);
@@ -60,8 +87,10 @@ static void check_score(const kvfi_kernels *scalar, const kvfi_kernels *fast, co
         for (int t = 0; t < KVF_BLOCK; t++) {
             double sum = 0;
             for (int c = 0; c < part->dim; c++)
-                sum += fabs((double)q[(size_t)v * stride + (size_t)c]) * (double)magnitude[t * part->dim + c];
-            px_close(PX_KIND_SCORE, got.data[v * KVF_BLOCK + t], want.data[v * KVF_BLOCK + t], sum, "score", v, t);
+                sum += fabs((double)q[(size_t)v * stride + (size_t)c]) * (double)magnitude[t * part->dim + c].all;
+            const double more =
+                rounding(&fast->kind[part->kind], part, q + (size_t)v * stride, magnitude + t * part->dim, part->dim, 1);
+            px_close_by(PX_KIND_SCORE, got.data[v * KVF_BLOCK + t], want.data[v * KVF_BLOCK + t], sum, more, "score", v, t);
         }
     px_output_free(&want, "scalar scores");
     px_output_free(&got, "the scores");
@@ -69,7 +98,7 @@ static void check_score(const kvfi_kernels *scalar, const kvfi_kernels *fast, co
 }
 
 static void check_mix(const kvfi_kernels *scalar, const kvfi_kernels *fast, const kvf_part *part, const void *record,
-                      const float *magnitude, int n, int flavour, uint64_t seed)
+                      const size_of_value *magnitude, int n, int flavour, uint64_t seed)
 {
     const size_t stride = (size_t)part->dim_pad + (seed % 3 ? 0 : 7), bytes = stride * (size_t)n * sizeof(float);
     px_input in = px_input_make((size_t)n * KVF_BLOCK * sizeof(float), seed % 2 * 4);
@@ -87,8 +116,9 @@ static void check_mix(const kvfi_kernels *scalar, const kvfi_kernels *fast, cons
         for (int c = 0; c < part->dim; c++) {
             const size_t i = (size_t)v * stride + (size_t)c;
             double sum = fabs((double)start[i]);
-            for (int t = 0; t < KVF_BLOCK; t++) sum += (double)w[v * KVF_BLOCK + t] * (double)magnitude[t * part->dim + c];
-            px_close(PX_KIND_MIX, got.data[i], want.data[i], sum, "acc", v, c);
+            for (int t = 0; t < KVF_BLOCK; t++) sum += (double)w[v * KVF_BLOCK + t] * (double)magnitude[t * part->dim + c].all;
+            const double more = rounding(&fast->kind[part->kind], part, w + v * KVF_BLOCK, magnitude + c, KVF_BLOCK, part->dim);
+            px_close_by(PX_KIND_MIX, got.data[i], want.data[i], sum, more, "acc", v, c);
         }
         for (size_t c = (size_t)part->dim_pad; c < stride; c++) px_untouched(&got, (size_t)v * stride + c, "the accumulators");
     }
@@ -135,7 +165,7 @@ static void spoil_padding(const kvf_part *part, uint8_t *record, uint64_t *state
 static void check_record(const kvfi_kernels *scalar, const kvfi_kernels *fast, const kvf_part *part, uint8_t *record, int round,
                          uint64_t seed)
 {
-    float *magnitude = ci_alloc((size_t)part->dim * KVF_BLOCK * sizeof(float));
+    size_of_value *magnitude = ci_alloc((size_t)part->dim * KVF_BLOCK * sizeof *magnitude);
     spoil_padding(part, record, &seed);
     magnitudes(part, record, magnitude);
     for (int i = 0; i < 2; i++) {

@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * Packed codes with AVX2. A 32-bit lane holds the codes of four adjacent elements of the reduction for one output, so eight
- * outputs stand side by side and no sum goes across lanes: take a byte of each lane, convert, multiply by a broadcast. A code is
- * unpacked once for all vectors of a block. */
+ * outputs stand side by side and no sum goes across lanes. The even and the odd bytes of a lane become pairs of 16 bits, and madd
+ * multiplies each pair with two multipliers of 16 bits and adds the products: exact, where the multiplication of bytes (maddubs)
+ * would saturate. A code is unpacked once for all vectors of a block. */
 #include "cpu/avx2/simd.h"
-#include "cpu/overlay/panel.h"
-
-static const float byte_weight[4] = {1, 0x1p-8f, 0x1p-16f, 1};
+#include "cpu/overlay/record.h"
 
 /* One byte a code: reduction 4q..4q+3 of lanes 8h..8h+7 of group g. shift[i] is plane_shift of plane i in all lanes. */
 KVFI_INLINE __m256i code_bytes(const panel *p, int bits, int g, int q, int h, const __m256i shift[3])
@@ -21,12 +20,6 @@ KVFI_INLINE __m256i code_bytes(const panel *p, int bits, int g, int q, int h, co
         done += width;
     }
     return sum;
-}
-
-/* Byte j of each lane, 256^j too large but for the last, which would become negative where it stands. */
-KVFI_INLINE __m256 weighty_floats(__m256i bytes, int j)
-{
-    return _mm256_cvtepi32_ps(j == 3 ? _mm256_srli_epi32(bytes, 24) : _mm256_and_si256(bytes, _mm256_set1_epi32(255 << 8 * j)));
 }
 
 /* The codes themselves. */
@@ -84,92 +77,233 @@ KVFI_INLINE void next_shifts(int bits, __m256i shift[3])
         if (kvfi_plane_width[bits][i] == 1) shift[i] = _mm256_xor_si256(shift[i], _mm256_set1_epi32(4));
 }
 
-/* With one or two vectors there are too few sums to cover the latency of an addition, so each vector gets `sets` of them. */
-KVFI_INLINE void dots_of(const panel *p, int bits, int look, const entries *e, int g, int q0, int nq, int nv, const float *m,
-                         size_t stride, float t[][16], ahead *next)
+/* ---- products: overlay/planes.h ---------------------------------------------------------------------------------------------- */
+
+/* Entries as unsigned bytes, twice 16. */
+typedef struct lookup {
+    __m256i low, high;
+} lookup;
+
+KVFI_INLINE lookup open_lookup(int look, const uint8_t *entry)
 {
-    const table entry = open_table(look, e);
-    const int sets = nv == 1 ? 4 : nv == 2 ? 2 : 1;
-    __m256 acc[4][4][2];
-    __m256i shift[3];
+    lookup x = {_mm256_setzero_si256(), _mm256_setzero_si256()};
+    if (look) x.low = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)entry));
+    if (look == 5) x.high = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(entry + 16)));
+    return x;
+}
+
+/* Codes, or entries, of eight lanes. One plane and no table: the code stays where it stands in its byte, and sums come out
+ * 2^plane_shift too large. */
+KVFI_INLINE __m256i product_bytes(const panel *p, int bits, int look, const lookup *x, int g, int q, int h, __m256i in_place,
+                                  const __m256i shift[3])
+{
+    const int width = kvfi_plane_width[bits][0];
+    if (width == bits && !look) {
+        __m256i c = _mm256_load_si256((const __m256i *)(const void *)(plane_line(p, 0, width, g, q) + 32 * h));
+        if (bits == 1 && q & 1) c = _mm256_srli_epi32(c, 4);
+        return bits == 8 ? c : _mm256_and_si256(c, in_place);
+    }
+    const __m256i c = code_bytes(p, bits, g, q, h, shift);
+    if (!look) return c;
+    const __m256i low = _mm256_shuffle_epi8(x->low, c); /* which looks at four bits */
+    if (look == 4) return low;
+    return _mm256_blendv_epi8(low, _mm256_shuffle_epi8(x->high, c), _mm256_slli_epi32(c, 3)); /* bit 4 to the sign of its byte */
+}
+
+KVFI_INLINE __m256i broadcast4(const void *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return _mm256_set1_epi32(four);
+}
+
+/* One quad of eight lanes. */
+KVFI_INLINE void dot(__m256i bytes, const quad *m, int nv, __m256i *sum, size_t step)
+{
+    const __m256i even = _mm256_and_si256(bytes, _mm256_set1_epi32(0x00ff00ff)), odd = _mm256_srli_epi16(bytes, 8);
     KVFI_UNROLL
     for (int v = 0; v < nv; v++) {
-        KVFI_UNROLL
-        for (int s = 0; s < sets; s++) acc[v][s][0] = acc[v][s][1] = _mm256_setzero_ps();
+        const char *at = (const char *)(m + v * SECTION);
+        const __m256i pair = _mm256_madd_epi16(odd, broadcast4(at + 4));
+        sum[(size_t)v * step] = _mm256_add_epi32(sum[(size_t)v * step], _mm256_madd_epi16(even, broadcast4(at)));
+        sum[(size_t)v * step] = _mm256_add_epi32(sum[(size_t)v * step], pair);
     }
-    uintptr_t at = next->at;
+}
+
+/* t[v][h]: sums of a stretch for the sixteen lanes of group g. */
+KVFI_INLINE void sum_up(const panel *p, int bits, int look, const uint8_t *entry, int g, int nv, const stretch *r,
+                        __m256 t[VECTORS][2], ahead *next)
+{
+    const int width = kvfi_plane_width[bits][0], plain = width == bits && !look, shift_of_codes = plane_shift(width, g, 0);
+    const __m256i in_place = _mm256_set1_epi8((char)(((1 << width) - 1) << shift_of_codes));
+    const __m256 factor = _mm256_set1_ps(plain ? 1.0f / (float)(1 << shift_of_codes) : 1.0f);
+    const lookup x = open_lookup(look, entry);
     const size_t step = next->step;
-    start_shifts(bits, g, q0, shift);
-    for (int q = q0; q < q0 + nq; q++, m += 4) {
-        const __m256i low = byte_entries(look, &entry, code_bytes(p, bits, g, q, 0, shift));
-        const __m256i high = byte_entries(look, &entry, code_bytes(p, bits, g, q, 1, shift));
+    uintptr_t at = next->at;
+    const quad *m = r->m;
+    __m256i sum[VECTORS][2], shift[3];
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) sum[v][0] = sum[v][1] = _mm256_setzero_si256();
+    start_shifts(bits, g, r->q0, shift);
+    for (int q = r->q0; q < r->q0 + r->nq; q++, m++) {
         fetch(at);
         if (bits == 8) fetch(at + 64); /* a record of bytes has more lines than quads */
         at += step;
-        next_shifts(bits, shift);
         KVFI_UNROLL
-        for (int j = 0; j < 4; j++) {
-            const __m256 x = look ? entry_floats(look, &entry, low, j) : weighty_floats(low, j);
-            const __m256 y = look ? entry_floats(look, &entry, high, j) : weighty_floats(high, j);
-            KVFI_UNROLL
-            for (int v = 0; v < nv; v++) {
-                const __m256 k = _mm256_broadcast_ss(m + (size_t)v * stride + j);
-                acc[v][j % sets][0] = _mm256_fmadd_ps(x, k, acc[v][j % sets][0]);
-                acc[v][j % sets][1] = _mm256_fmadd_ps(y, k, acc[v][j % sets][1]);
-            }
-        }
+        for (int h = 0; h < 2; h++) dot(product_bytes(p, bits, look, &x, g, q, h, in_place, shift), m, nv, &sum[0][h], 2);
+        next_shifts(bits, shift);
     }
     next->at = at;
     KVFI_UNROLL
     for (int v = 0; v < nv; v++) {
         KVFI_UNROLL
-        for (int h = 0; h < 2; h++) {
-            __m256 sum = acc[v][0][h];
-            if (sets == 2) sum = _mm256_add_ps(sum, acc[v][1][h]);
-            if (sets == 4) sum = _mm256_add_ps(_mm256_add_ps(sum, acc[v][1][h]), _mm256_add_ps(acc[v][2][h], acc[v][3][h]));
-            _mm256_storeu_ps(t[v] + 8 * h, sum);
+        for (int h = 0; h < 2; h++) t[v][h] = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[v][h]), factor);
+    }
+}
+
+/* Sixteen lanes from `lane` of the product on. */
+KVFI_INLINE void add_scaled(const product *x, const stretch *r, int lane, int nv, __m256 t[VECTORS][2])
+{
+    const __m256 zero = _mm256_set1_ps(x->zero);
+    KVFI_UNROLL
+    for (int h = 0; h < 2; h++) {
+        const int at = x->lane + lane + 8 * h;
+        const __m256 k = half8(r->scale + at);
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            float *o = x->out + (size_t)v * x->out_stride + lane + 8 * h;
+            const __m256 sum = _mm256_broadcast_ss(r->sum + (size_t)v * x->sum_stride);
+            const __m256 y = _mm256_fnmadd_ps(zero, sum, t[v][h]), ku = _mm256_mul_ps(k, _mm256_broadcast_ss(x->unit + v));
+            __m256 z = _mm256_fmadd_ps(y, ku, _mm256_loadu_ps(o));
+            if (r->min)
+                z = _mm256_fmadd_ps(_mm256_fmadd_ps(k, zero, half8(r->min + at)),
+                                    _mm256_broadcast_ss(r->total + (size_t)v * x->sum_stride), z);
+            _mm256_storeu_ps(o, z);
         }
     }
 }
 
-KVFI_INLINE void fold_step(__m256 k, __m256 z, const float *m, size_t stride, int nv, float *folded, size_t folded_stride,
-                           __m256 sum[4])
+/* The bias belongs to the first stretch. */
+KVFI_INLINE void add_biased(const product *x, int first, int lane, int nv, __m256 t[VECTORS][2])
 {
     KVFI_UNROLL
-    for (int v = 0; v < nv; v++) {
-        const __m256 x = _mm256_loadu_ps(m + (size_t)v * stride);
-        _mm256_storeu_ps(folded + (size_t)v * folded_stride, _mm256_mul_ps(x, k));
-        sum[v] = _mm256_fmadd_ps(x, z, sum[v]);
+    for (int h = 0; h < 2; h++) {
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            float *o = x->out + (size_t)v * x->out_stride + lane + 8 * h;
+            const __m256 bias = _mm256_set1_ps(first ? x->bias[v] : 0);
+            const __m256 y = _mm256_fmadd_ps(t[v][h], _mm256_broadcast_ss(x->unit + v), bias);
+            _mm256_storeu_ps(o, _mm256_add_ps(_mm256_loadu_ps(o), y));
+        }
     }
 }
 
-KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero, const float *weights, int live, int n,
-                         const float *m, size_t stride, int nv, float *folded, size_t folded_stride, float *bias)
+KVFI_INLINE void product_of(const panel *p, int bits, int look, const uint8_t *entry, int nv, const product *x, ahead *next)
 {
-    const __m256 minus_zero = _mm256_set1_ps(-zero), weight = _mm256_broadcast_ps((const __m128 *)(const void *)weights);
-    __m256 sum[4];
+    for (int lane = 0; lane < 32 * x->pairs && lane < x->lanes; lane += 16)
+        for (int i = 0; i < x->runs; i++) {
+            __m256 t[VECTORS][2];
+            sum_up(p, bits, look, entry, 2 * x->pair + lane / 16, nv, x->run + i, t, next);
+            if (x->run[i].scale)
+                add_scaled(x, x->run + i, lane, nv, t);
+            else
+                add_biased(x, i == 0, lane, nv, t);
+        }
+}
+
+/* Sixteen entries at a time; a lane whose index lies in another sixteen gets zero. */
+static inline void look_up(const uint8_t *entry, int bits, int n, uint8_t *bytes)
+{
+    const __m256i four = _mm256_set1_epi8(15);
+    for (int i = 0; i < n; i += 32) {
+        const __m256i codes = _mm256_loadu_si256((const __m256i *)(const void *)(bytes + i));
+        const __m256i low = _mm256_and_si256(codes, four), high = _mm256_andnot_si256(four, codes);
+        __m256i x = _mm256_setzero_si256();
+        for (int part = 0; part == 0 || part * 16 < 1 << bits; part++) {
+            const __m256i here = _mm256_cmpeq_epi8(high, _mm256_set1_epi8((char)(part * 16)));
+            const __m128i sixteen = _mm_loadu_si128((const __m128i *)(const void *)(entry + part * 16));
+            const __m256i found = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sixteen), low);
+            x = _mm256_or_si256(x, _mm256_and_si256(here, found));
+        }
+        _mm256_storeu_si256((__m256i *)(void *)(bytes + i), x);
+    }
+}
+
+KVFI_INLINE __m256 magnitude8(__m256 x)
+{
+    return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
+}
+
+static float limits(const float *x, int n)
+{
+    __m256 top = _mm256_setzero_ps();
+    for (int i = 0; i < n; i += 8) top = _mm256_max_ps(top, magnitude8(_mm256_maskload_ps(x + i, first_lanes(n - i))));
+    return max8(top);
+}
+
+/* Four quads from sixteen integers; a quad is its multipliers 0, 2, 1, 3. */
+KVFI_INLINE __m256i four_quads(__m256i low, __m256i high)
+{
+    const __m256i both = _mm256_packs_epi32(low, high);
+    const __m256i order = _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(both, _MM_SHUFFLE(3, 1, 2, 0)), _MM_SHUFFLE(3, 1, 2, 0));
+    return _mm256_permute4x64_epi64(order, _MM_SHUFFLE(3, 1, 2, 0));
+}
+
+KVFI_INLINE int sum_of_integers(__m256i sum)
+{
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xb1)));
+}
+
+static float to_quads(const float *x, int n, float inverse, quad *m)
+{
+    const __m256 k = _mm256_set1_ps(inverse);
+    __m256i sum = _mm256_setzero_si256();
+    int r = 0;
+    for (; r + 16 <= n; r += 16) {
+        const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + r), k));
+        const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + r + 8), k));
+        sum = _mm256_add_epi32(sum, _mm256_add_epi32(a, b));
+        _mm256_storeu_si256((__m256i *)(void *)(m + r / 4), four_quads(a, b));
+    }
+    if (r < n) {
+        const __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_maskload_ps(x + r, first_lanes(n - r)), k));
+        const __m256i b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_maskload_ps(x + r + 8, first_lanes(n - r - 8)), k));
+        quad some[4];
+        sum = _mm256_add_epi32(sum, _mm256_add_epi32(a, b));
+        _mm256_storeu_si256((__m256i *)(void *)some, four_quads(a, b));
+        memcpy(m + r / 4, some, (size_t)(n - r) / 4 * sizeof *some);
+    }
+    return (float)sum_of_integers(sum);
+}
+
+KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride,
+                         int nv, float *x, size_t x_stride, float *bias)
+{
+    __m256 sum[VECTORS];
     KVFI_UNROLL
     for (int v = 0; v < nv; v++) sum[v] = _mm256_setzero_ps();
-    int r = 0;
-    for (; r + 8 <= live; r += 8) {
-        const __m256 k = half8(scale + r), z = min ? half8(min + r) : _mm256_mul_ps(k, minus_zero);
-        fold_step(_mm256_mul_ps(k, weight), z, m + r, stride, nv, folded + r, folded_stride, sum);
-    }
-    for (; r < n; r += 8) {
+    for (int r = 0; r < n; r += 8) {
         const __m256 lanes = _mm256_castsi256_ps(first_lanes(live - r)), k = _mm256_and_ps(half8(scale + r), lanes);
-        const __m256 z = min ? _mm256_and_ps(half8(min + r), lanes) : _mm256_mul_ps(k, minus_zero);
-        fold_step(_mm256_mul_ps(k, weight), z, m + r, stride, nv, folded + r, folded_stride, sum);
+        const __m256 low = min ? _mm256_and_ps(half8(min + r), lanes) : k, z = _mm256_fmadd_ps(k, _mm256_set1_ps(zero), low);
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            const __m256 y = _mm256_loadu_ps(m + (size_t)v * stride + r);
+            _mm256_storeu_ps(x + (size_t)v * x_stride + r, _mm256_mul_ps(y, k));
+            sum[v] = _mm256_fmadd_ps(y, z, sum[v]);
+        }
     }
     KVFI_UNROLL
-    for (int v = 0; v < nv; v++) bias[v] = sum8(sum[v]);
+    for (int v = 0; v < nv; v++) bias[v] = min ? sum8(sum[v]) : 0;
 }
 
-static void fold(const uint16_t *scale, const uint16_t *min, float zero, const float *weight, int live, int n, const float *m,
-                 size_t stride, int nv, float *folded, size_t folded_stride, float *bias)
+static void fold(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
+                 float *x, size_t x_stride, float *bias)
 {
     switch (nv) {
 #define FOLD(nv)                                                                                                                 \
-    case nv: fold_of(scale, min, zero, weight, live, n, m, stride, nv, folded, folded_stride, bias); break;
+    case nv: fold_of(scale, min, zero, live, n, m, stride, nv, x, x_stride, bias); break;
         FOLD(1)
         FOLD(2)
         FOLD(3)
@@ -177,29 +311,46 @@ static void fold(const uint16_t *scale, const uint16_t *min, float zero, const f
     }
 }
 
-static void add_scaled(float t[][16], int nv, const uint16_t *scale, const uint16_t *min, float zero, const float *sums,
-                       size_t sums_stride, float *out, size_t stride)
+/* Products with scales stay in L1 until their largest is known. */
+KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride,
+                               int nv, quad *quads, float *unit, float *bias)
 {
-    for (int h = 0; h < 16; h += 8) {
-        const __m256 k = half8(scale + h), z = min ? half8(min + h) : _mm256_mul_ps(k, _mm256_set1_ps(-zero));
+    float x[VECTORS][4 * SECTION];
+    __m256 top[VECTORS], low[VECTORS];
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) top[v] = low[v] = _mm256_setzero_ps();
+    for (int r = 0; r < n; r += 8) {
+        const __m256 k = half8(scale + r), z = min ? _mm256_fmadd_ps(k, _mm256_set1_ps(zero), half8(min + r)) : k;
+        KVFI_UNROLL
         for (int v = 0; v < nv; v++) {
-            float *o = out + (size_t)v * stride + h;
-            const __m256 sum = _mm256_broadcast_ss(sums + (size_t)v * sums_stride);
-            const __m256 base = _mm256_fmadd_ps(z, sum, _mm256_loadu_ps(o));
-            _mm256_storeu_ps(o, _mm256_fmadd_ps(k, _mm256_loadu_ps(t[v] + h), base));
+            const __m256 y = _mm256_loadu_ps(m + (size_t)v * stride + r), yk = _mm256_mul_ps(y, k);
+            _mm256_storeu_ps(x[v] + r, yk);
+            top[v] = _mm256_max_ps(top[v], magnitude8(yk));
+            if (min) low[v] = _mm256_fmadd_ps(y, z, low[v]);
         }
+    }
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        const float largest = max8(top[v]), some = largest > NOTHING ? largest : 0;
+        unit[v] = some / TOP;
+        bias[v] = (min ? sum8(low[v]) : 0) - unit[v] * zero * to_quads(x[v], n, some > 0 ? TOP / some : 0, quads + v * SECTION);
     }
 }
 
-static void add_biased(float t[][16], int nv, const float *bias, float *out, size_t stride)
+static void fold_quads(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride, int nv,
+                       quad *quads, float *unit, float *bias)
 {
-    for (int v = 0; v < nv; v++)
-        for (int h = 0; h < 16; h += 8) {
-            float *o = out + (size_t)v * stride + h;
-            const __m256 x = _mm256_add_ps(_mm256_loadu_ps(t[v] + h), _mm256_broadcast_ss(bias + v));
-            _mm256_storeu_ps(o, _mm256_add_ps(_mm256_loadu_ps(o), x));
-        }
+    switch (nv) {
+#define FOLD_QUADS(nv)                                                                                                           \
+    case nv: fold_quads_of(scale, min, zero, n, m, stride, nv, quads, unit, bias); break;
+        FOLD_QUADS(1)
+        FOLD_QUADS(2)
+        FOLD_QUADS(3)
+        FOLD_QUADS(4)
+    }
 }
+
+/* ---- tiles: overlay/unfold.h -------------------------------------------------------------------------------------------------- */
 
 /* value = code * scale + min, or (code - zero) * scale: rounded step by step, so that tiles equal scalar ones bit for bit. */
 KVFI_INLINE __m256 decoded(__m256 code, __m256 scale, __m256 min, __m256 zero, int has_min)
@@ -262,9 +413,14 @@ static void widen(const uint16_t *from, int n, float *to)
     for (int i = 0; i < n; i += 8) _mm256_storeu_ps(to + i, half8(from + i));
 }
 
-#include "cpu/overlay/coded.h"
+#include "cpu/overlay/planes.h"
+#include "cpu/overlay/unfold.h"
 
 void kvfi_avx2_coded(kvfi_kernels *k)
 {
-    k->kind[KVF_KIND_TOKEN] = k->kind[KVF_KIND_TABLE] = k->kind[KVF_KIND_CHANNEL] = coded_ops;
+    static const kvf_kind kinds[] = {KVF_KIND_TOKEN, KVF_KIND_TABLE, KVF_KIND_CHANNEL};
+    for (int i = 0; i < 3; i++) {
+        planes_entries(&k->kind[kinds[i]]);
+        k->kind[kinds[i]].unfold = coded_unfold;
+    }
 }

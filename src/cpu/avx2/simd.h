@@ -35,6 +35,13 @@ KVFI_INLINE float sum8(__m256 x)
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+KVFI_INLINE float max8(__m256 x)
+{
+    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
+    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
+}
+
 /* The sums of four vectors. */
 KVFI_INLINE __m128 sum8x4(__m256 a, __m256 b, __m256 c, __m256 d)
 {

@@ -29,13 +29,6 @@ KVFI_INLINE __m256 exp8(__m256 x)
     return _mm256_andnot_ps(tiny, _mm256_mul_ps(p, _mm256_castsi256_ps(power)));
 }
 
-KVFI_INLINE float max8(__m256 x)
-{
-    __m128 m = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-    m = _mm_max_ps(m, _mm_movehl_ps(m, m));
-    return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
-}
-
 static float softmax(float *s, float *max, float *sum)
 {
     __m256 x[8], top = _mm256_set1_ps(*max), total = _mm256_setzero_ps();

@@ -48,7 +48,7 @@ typedef struct spread {
 
 /* A short chunk packs other quads beside each other than a full one. Instead of a second inner loop it is spread to whole bytes
  * first, the arrangement of 8-bit codes, for which the number of groups is only a stride. */
-static inline void spread_codes(const panel *from, int quads, spread *to)
+static inline void spread_codes(const panel *from, int quads, uint8_t *to)
 {
     const int fields = quads * from->groups;
     for (int i = 0, done = 0; i < 3 && kvfi_plane_width[from->bits][i]; i++) {
@@ -58,15 +58,16 @@ static inline void spread_codes(const panel *from, int quads, spread *to)
             const int shift = width * (field % per);
             uint64_t word[8], sum[8] = {0};
             memcpy(word, from->plane[i] + field / per * 64, 64);
-            if (i) memcpy(sum, to->byte + field * 64, 64);
+            if (i) memcpy(sum, to + field * 64, 64);
             for (int j = 0; j < 8; j++) sum[j] |= (word[j] >> shift & mask) << done;
-            memcpy(to->byte + field * 64, sum, 64);
+            memcpy(to + field * 64, sum, 64);
         }
         done += width;
     }
 }
 
-static inline panel open_panel(const kvf_part *part, const uint8_t *codes, int chunk, spread *room)
+/* As it lies in the record. */
+static inline panel packed_panel(const kvf_part *part, const uint8_t *codes, int chunk)
 {
     const int keys = part->side == KVF_K, reduction = keys ? part->dim_pad : KVF_BLOCK, lanes = keys ? KVF_BLOCK : part->dim_pad;
     panel p = {{0}, part->bits, lanes - chunk * 64 < 64 ? lanes / 16 % 4 : 4};
@@ -75,8 +76,14 @@ static inline panel open_panel(const kvf_part *part, const uint8_t *codes, int c
         p.plane[i] = at;
         at += kvfi_codes_bytes(kvfi_plane_width[part->bits][i], reduction, p.groups * 16);
     }
+    return p;
+}
+
+static inline panel open_panel(const kvf_part *part, const uint8_t *codes, int chunk, spread *room)
+{
+    panel p = packed_panel(part, codes, chunk);
     if (p.groups < 4 && p.bits < 8) {
-        spread_codes(&p, reduction / 4, room);
+        spread_codes(&p, (part->side == KVF_K ? part->dim_pad : KVF_BLOCK) / 4, room->byte);
         p.plane[0] = room->byte;
         p.bits = 8;
     }

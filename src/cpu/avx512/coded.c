@@ -1,0 +1,445 @@
+/* SPDX-License-Identifier: MIT
+ * Packed codes with AVX-512 VNNI. A line holds, in each 32-bit lane, four codes of the reduction for one output, and dpbusd adds
+ * their products with four multipliers of int8 to that lane: 64 products an instruction, no sum across lanes. Two groups of lanes
+ * by four vectors by the two planes of multipliers fill sixteen accumulators; each code is unpacked once for all of them. */
+#include "cpu/avx512/simd.h"
+#include "cpu/overlay/record.h"
+
+/* Inline assembly, because gcc 12 copies each accumulator around the intrinsic, which halves the speed. */
+KVFI_INLINE void dot(__m512i *sum, __m512i codes, __m512i multipliers)
+{
+    __asm__("vpdpbusd %2, %1, %0" : "+v"(*sum) : "v"(codes), "v"(multipliers));
+}
+
+KVFI_INLINE __m512i broadcast4(const void *p)
+{
+    int32_t four;
+    memcpy(&four, p, sizeof four);
+    return _mm512_set1_epi32(four);
+}
+
+KVFI_INLINE __m512i line_at(const uint8_t *p)
+{
+    return _mm512_loadu_si512((const void *)p);
+}
+
+/* a where mask is set, else b */
+KVFI_INLINE __m512i choose(__m512i mask, __m512i a, __m512i b)
+{
+    return _mm512_ternarylogic_epi32(mask, a, b, 0xca);
+}
+
+KVFI_INLINE __m512i low_bits(int n)
+{
+    return _mm512_set1_epi8((char)((1 << n) - 1));
+}
+
+/* ---- unpacking ------------------------------------------------------------------------------------------------------------- */
+
+/* Codes of one plane stay where they stand in their byte, and their sum comes out 2^shift too large; an index of a table, or a
+ * code of several planes, must begin at bit 0. [h] is for group 2 * pair + h. */
+typedef struct unpack {
+    __m512i mask[2];       /* codes of 2 bits and 1 in place */
+    __m512i down[2];       /* of the first plane, where it must be shifted */
+    __m512i rotate[2][2][2]; /* [plane - 1][odd quad][h]: brings a bit of a further plane above the ones before it */
+    __m512i table[2];      /* entries 0 .. 15 and 16 .. 31, in every 16 bytes */
+    __m512 factor[2];      /* of the sums */
+} unpack;
+
+KVFI_INLINE unpack open_unpack(int bits, int look, int pair, const uint8_t *table)
+{
+    unpack u;
+    const int width = kvfi_plane_width[bits][0], in_place = width == bits && !look;
+    KVFI_UNROLL
+    for (int h = 0; h < 2; h++) {
+        const int shift = width == 8 ? 0 : plane_shift(width, 2 * pair + h, 0);
+        u.mask[h] = _mm512_set1_epi8((char)(((1 << width) - 1) << shift));
+        u.down[h] = _mm512_set1_epi32(shift);
+        u.factor[h] = _mm512_set1_ps(in_place ? 1.0f / (float)(1 << shift) : 1.0f);
+        int done = width;
+        KVFI_UNROLL
+        for (int i = 1; i < 3; i++) {
+            const int w = kvfi_plane_width[bits][i];
+            KVFI_UNROLL
+            for (int odd = 0; odd < 2; odd++)
+                u.rotate[i - 1][odd][h] = _mm512_set1_epi32((plane_shift(w, 2 * pair + h, odd) - done) & 31);
+            done += w;
+        }
+    }
+    if (look) u.table[0] = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)table));
+    if (look == 5) u.table[1] = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(table + 16)));
+    return u;
+}
+
+/* One plane, no table: in place. Of 4 bits the second group keeps the first one below it, which `finish` takes off. */
+KVFI_INLINE void codes_in_place(const panel *p, int bits, const unpack *u, int pair, int q, int odd, __m512i c[2])
+{
+    if (bits == 8) {
+        c[0] = line_at(plane_line(p, 0, 8, 2 * pair, q));
+        c[1] = line_at(plane_line(p, 0, 8, 2 * pair, q) + 64);
+        return;
+    }
+    __m512i x = line_at(plane_line(p, 0, bits, 2 * pair, q));
+    if (bits == 1 && odd) x = _mm512_srli_epi32(x, 4);
+    c[0] = _mm512_and_si512(x, bits == 4 ? low_bits(4) : u->mask[0]);
+    c[1] = bits == 4 ? x : _mm512_and_si512(x, u->mask[1]);
+}
+
+/* Any planes, at bit 0. A shift moves bits of the neighbouring byte in, above those that the mask keeps. */
+KVFI_INLINE void codes_at_zero(const panel *p, int bits, const unpack *u, int pair, int q, int odd, __m512i c[2])
+{
+    const int width = kvfi_plane_width[bits][0];
+    const __m512i x = line_at(plane_line(p, 0, width, 2 * pair, q));
+    __m512i y[2];
+    KVFI_UNROLL
+    for (int i = 1; i < 3; i++)
+        if (kvfi_plane_width[bits][i]) y[i - 1] = line_at(plane_line(p, i, kvfi_plane_width[bits][i], 2 * pair, q));
+    KVFI_UNROLL
+    for (int h = 0; h < 2; h++) {
+        if (width == 4)
+            c[h] = h ? _mm512_srli_epi32(x, 4) : x;
+        else
+            c[h] = _mm512_srlv_epi32(x, width == 1 && odd ? _mm512_add_epi32(u->down[h], _mm512_set1_epi32(4)) : u->down[h]);
+        int done = width;
+        KVFI_UNROLL
+        for (int i = 1; i < 3; i++) {
+            if (!kvfi_plane_width[bits][i]) break;
+            c[h] = choose(low_bits(done), c[h], _mm512_rorv_epi32(y[i - 1], u->rotate[i - 1][odd][h]));
+            done += kvfi_plane_width[bits][i];
+        }
+        c[h] = _mm512_and_si512(c[h], low_bits(bits));
+    }
+}
+
+/* The shuffle looks at four bits of an index. */
+KVFI_INLINE __m512i entries_of(int look, const unpack *u, __m512i codes)
+{
+    const __m512i low = _mm512_shuffle_epi8(u->table[0], codes);
+    if (look != 5) return low;
+    return _mm512_mask_shuffle_epi8(low, _mm512_test_epi8_mask(codes, _mm512_set1_epi8(16)), u->table[1], codes);
+}
+
+KVFI_INLINE void code_bytes(const panel *p, int bits, int look, const unpack *u, int pair, int q, int odd, __m512i c[2])
+{
+    if (!look && kvfi_plane_width[bits][0] == bits) {
+        codes_in_place(p, bits, u, pair, q, odd, c);
+        return;
+    }
+    codes_at_zero(p, bits, u, pair, q, odd, c);
+    if (look) c[0] = entries_of(look, u, c[0]), c[1] = entries_of(look, u, c[1]);
+}
+
+/* ---- dot products ---------------------------------------------------------------------------------------------------------- */
+
+/* [set][vector][group][plane]: with one vector or two there are too few sums to cover the latency of an addition, so quads go to
+ * several sets in turn. */
+typedef struct sums {
+    __m512i of[4][VECTORS][2][2];
+} sums;
+
+KVFI_INLINE int sets_of(int nv)
+{
+    return nv == 1 ? 4 : nv == 2 ? 2 : 1;
+}
+
+KVFI_INLINE void step(const panel *p, int bits, int look, const unpack *u, int pair, int q, int odd, int nv, const quad *m,
+                      __m512i sum[VECTORS][2][2])
+{
+    __m512i c[2];
+    code_bytes(p, bits, look, u, pair, q, odd, c);
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        const char *at = (const char *)(m + v * SECTION);
+        const __m512i hi = broadcast4(at), lo = broadcast4(at + 4);
+        dot(&sum[v][0][0], c[0], hi);
+        dot(&sum[v][1][0], c[1], hi);
+        dot(&sum[v][0][1], c[0], lo);
+        dot(&sum[v][1][1], c[1], lo);
+    }
+}
+
+/* Sets and planes meet, 256 hi + lo, and become floats: t = sum of multipliers times codes. */
+KVFI_INLINE void finish(int bits, int look, const unpack *u, int nv, const sums *s, __m512 t[VECTORS][2])
+{
+    const int nested = bits == 4 && !look;
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        __m512i both[2];
+        KVFI_UNROLL
+        for (int h = 0; h < 2; h++) {
+            __m512i plane[2];
+            KVFI_UNROLL
+            for (int i = 0; i < 2; i++) {
+                plane[i] = s->of[0][v][h][i];
+                KVFI_UNROLL
+                for (int k = 1; k < sets_of(nv); k++) plane[i] = _mm512_add_epi32(plane[i], s->of[k][v][h][i]);
+            }
+            both[h] = _mm512_add_epi32(_mm512_slli_epi32(plane[0], 8), plane[1]);
+        }
+        if (nested) both[1] = _mm512_sub_epi32(both[1], both[0]);
+        KVFI_UNROLL
+        for (int h = 0; h < 2; h++) {
+            t[v][h] = _mm512_cvtepi32_ps(both[h]);
+            if (bits < 8 && !look) t[v][h] = _mm512_mul_ps(t[v][h], u->factor[h]);
+        }
+    }
+}
+
+/* 32 lanes from `lane` of the product on. */
+KVFI_INLINE void add_scaled(const product *x, const stretch *r, int lane, int nv, __m512 t[VECTORS][2])
+{
+    const __m512 zero = _mm512_set1_ps(x->zero);
+    KVFI_UNROLL
+    for (int h = 0; h < 2; h++) {
+        if (lane + 16 * h >= x->lanes) break;
+        const int at = x->lane + lane + 16 * h;
+        const __m512 k = half16(r->scale + at);
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            float *o = x->out + (size_t)v * x->out_stride + lane + 16 * h;
+            const __m512 sum = _mm512_set1_ps(r->sum[(size_t)v * x->sum_stride]);
+            const __m512 y = _mm512_fnmadd_ps(zero, sum, t[v][h]), ku = _mm512_mul_ps(k, _mm512_set1_ps(x->unit[v]));
+            __m512 z = _mm512_fmadd_ps(y, ku, _mm512_loadu_ps(o));
+            if (r->min)
+                z = _mm512_fmadd_ps(_mm512_fmadd_ps(k, zero, half16(r->min + at)),
+                                    _mm512_set1_ps(r->total[(size_t)v * x->sum_stride]), z);
+            _mm512_storeu_ps(o, z);
+        }
+    }
+}
+
+/* The bias belongs to the first stretch. */
+KVFI_INLINE void add_biased(const product *x, int first, int lane, int nv, __m512 t[VECTORS][2])
+{
+    KVFI_UNROLL
+    for (int h = 0; h < 2; h++) {
+        if (lane + 16 * h >= x->lanes) break;
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            float *o = x->out + (size_t)v * x->out_stride + lane + 16 * h;
+            const __m512 bias = _mm512_set1_ps(first ? x->bias[v] : 0);
+            const __m512 y = _mm512_fmadd_ps(t[v][h], _mm512_set1_ps(x->unit[v]), bias);
+            _mm512_storeu_ps(o, _mm512_add_ps(_mm512_loadu_ps(o), y));
+        }
+    }
+}
+
+KVFI_INLINE void fetch_step(int bits, uintptr_t at)
+{
+    fetch(at);
+    if (bits == 8) fetch(at + 64); /* a record of bytes has two lines a step */
+}
+
+KVFI_INLINE void clear(int nv, sums *s)
+{
+    KVFI_UNROLL
+    for (int k = 0; k < sets_of(nv); k++) {
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            KVFI_UNROLL
+            for (int i = 0; i < 4; i++) s->of[k][v][i / 2][i % 2] = _mm512_setzero_si512();
+        }
+    }
+}
+
+/* The quads of one stretch. */
+KVFI_INLINE void sum_up(const panel *p, int bits, int look, const unpack *u, int pair, int nv, const stretch *r, sums *s,
+                        ahead *next)
+{
+    const int end = r->q0 + r->nq;
+    const size_t ahead_step = next->step;
+    const quad *m = r->m;
+    uintptr_t at = next->at;
+    for (int q = r->q0; q < end;) {
+        if (q % 4 == 0 && q + 4 <= end) {
+            KVFI_UNROLL
+            for (int k = 0; k < 4; k++) {
+                fetch_step(bits, at);
+                at += ahead_step;
+                step(p, bits, look, u, pair, q + k, k & 1, nv, m + k, s->of[k % sets_of(nv)]);
+            }
+            q += 4, m += 4;
+        } else {
+            step(p, bits, look, u, pair, q, q & 1, nv, m, s->of[0]);
+            at += ahead_step, q++, m++;
+        }
+    }
+    next->at = at;
+}
+
+KVFI_INLINE void product_of(const panel *p, int bits, int look, const uint8_t *table, int nv, const product *x, ahead *next)
+{
+    for (int pair = 0; pair < x->pairs; pair++) {
+        const unpack u = open_unpack(bits, look, x->pair + pair, table);
+        for (int i = 0; i < x->runs; i++) {
+            sums s;
+            __m512 t[VECTORS][2];
+            clear(nv, &s);
+            sum_up(p, bits, look, &u, x->pair + pair, nv, x->run + i, &s, next);
+            finish(bits, look, &u, nv, &s, t);
+            if (x->run[i].scale)
+                add_scaled(x, x->run + i, 32 * pair, nv, t);
+            else
+                add_biased(x, i == 0, 32 * pair, nv, t);
+        }
+    }
+}
+
+/* ---- everything around them ------------------------------------------------------------------------------------------------ */
+
+/* Sixteen entries at a time; lanes whose index lies in another sixteen are left alone. */
+static inline void look_up(const uint8_t *table, int bits, int n, uint8_t *bytes)
+{
+    for (int i = 0; i < n; i += 64) {
+        const __m512i codes = line_at(bytes + i), high = _mm512_andnot_si512(low_bits(4), codes);
+        const __m512i low = _mm512_and_si512(codes, low_bits(4)); /* a shuffle gives 0 for an index of 128 and more */
+        __m512i x = _mm512_setzero_si512();
+        for (int part = 0; part == 0 || part * 16 < 1 << bits; part++) {
+            const __mmask64 here = _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8((char)(part * 16)));
+            const __m512i sixteen = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(table + part * 16)));
+            x = _mm512_mask_shuffle_epi8(x, here, sixteen, low);
+        }
+        _mm512_storeu_si512(bytes + i, x);
+    }
+}
+
+static float limits(const float *x, int n)
+{
+    __m512 top = _mm512_setzero_ps();
+    for (int i = 0; i < n; i += 16)
+        top = _mm512_max_ps(top, _mm512_abs_ps(_mm512_maskz_loadu_ps(first_lanes(n - i), x + i)));
+    return _mm512_reduce_max_ps(top);
+}
+
+/* Multipliers are made with 128 added: then byte 1 is the hi plane, and byte 0 the lo plane but for its top bit. The largest, 32767,
+ * just fits 16 bits. Eight quads from 32 integers. */
+KVFI_INLINE __m512i eight_quads(__m512i low, __m512i high)
+{
+    const __m512i bytes = _mm512_broadcast_i32x4(_mm_setr_epi8(1, 3, 5, 7, 0, 2, 4, 6, 9, 11, 13, 15, 8, 10, 12, 14));
+    const __m512i both = _mm512_shuffle_epi8(_mm512_packs_epi32(low, high), bytes);
+    const __m512i planes = _mm512_xor_si512(both, _mm512_set1_epi64((long long)0x8080808000000000u));
+    return _mm512_permutexvar_epi64(_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), planes);
+}
+
+KVFI_INLINE __m512i rounded(__m512 x, __m512 inverse)
+{
+    return _mm512_cvtps_epi32(_mm512_fmadd_ps(x, inverse, _mm512_set1_ps(128)));
+}
+
+static float to_quads(const float *x, int n, float inverse, quad *m)
+{
+    const __m512 k = _mm512_set1_ps(inverse);
+    __m512i sum = _mm512_setzero_si512();
+    for (int r = 0; r < n; r += 32) {
+        const __m512i a = rounded(_mm512_maskz_loadu_ps(first_lanes(n - r), x + r), k);
+        const __m512i b = rounded(_mm512_maskz_loadu_ps(first_lanes(n - r - 16), x + r + 16), k);
+        const int quads = (n - r) / 4;
+        sum = _mm512_add_epi32(sum, _mm512_add_epi32(a, b));
+        _mm512_mask_storeu_epi64(m + r / 4, (__mmask8)(quads >= 8 ? 255 : (1 << quads) - 1), eight_quads(a, b));
+    }
+    return (float)(_mm512_reduce_add_epi32(sum) - 128 * ((n + 31) & ~31));
+}
+
+KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
+                         float *x, size_t x_stride, float *bias)
+{
+    __m512 sum[VECTORS];
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) sum[v] = _mm512_setzero_ps();
+    for (int r = 0; r < n; r += 16) {
+        const __mmask16 lanes = first_lanes(live - r);
+        const __m512 k = _mm512_maskz_mov_ps(lanes, half16(scale + r));
+        const __m512 low = min ? _mm512_maskz_mov_ps(lanes, half16(min + r)) : _mm512_setzero_ps();
+        const __m512 z = min ? _mm512_fmadd_ps(k, _mm512_set1_ps(zero), low) : low;
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            const __m512 y = _mm512_loadu_ps(m + (size_t)v * stride + r);
+            _mm512_storeu_ps(x + (size_t)v * x_stride + r, _mm512_mul_ps(y, k));
+            sum[v] = _mm512_fmadd_ps(y, z, sum[v]);
+        }
+    }
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) bias[v] = min ? _mm512_reduce_add_ps(sum[v]) : 0;
+}
+
+static void fold(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv, float *x,
+                 size_t x_stride, float *bias)
+{
+    switch (nv) {
+#define FOLD(nv)                                                                                                                 \
+    case nv: fold_of(scale, min, zero, live, n, m, stride, nv, x, x_stride, bias); break;
+        FOLD(1)
+        FOLD(2)
+        FOLD(3)
+        FOLD(4)
+    }
+}
+
+/* Products with scales stay in registers, or at least in L1, until their largest is known. */
+KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride,
+                               int nv, quad *quads, float *unit, float *bias)
+{
+    __m512 x[VECTORS][4 * SECTION / 16], top[4], low[4], sum[4];
+    float inverse[4], units[4], biases[4];
+    KVFI_UNROLL
+    for (int v = 0; v < 4; v++) top[v] = low[v] = sum[v] = _mm512_setzero_ps();
+    KVFI_UNROLL
+    for (int i = 0; i < n / 16; i++) {
+        const __m512 k = half16(scale + 16 * i);
+        const __m512 z = min ? _mm512_fmadd_ps(k, _mm512_set1_ps(zero), half16(min + 16 * i)) : k;
+        KVFI_UNROLL
+        for (int v = 0; v < nv; v++) {
+            const __m512 y = _mm512_loadu_ps(m + (size_t)v * stride + 16 * i);
+            x[v][i] = _mm512_mul_ps(y, k);
+            top[v] = _mm512_max_ps(top[v], _mm512_abs_ps(x[v][i]));
+            if (min) low[v] = _mm512_fmadd_ps(y, z, low[v]);
+        }
+    }
+    const __m128 largest = max16x4(top), some = _mm_cmpgt_ps(largest, _mm_set1_ps(NOTHING));
+    const __m128 u = _mm_and_ps(some, _mm_mul_ps(largest, _mm_set1_ps(1 / TOP)));
+    _mm_storeu_ps(inverse, _mm_and_ps(some, _mm_div_ps(_mm_set1_ps(TOP), largest)));
+    _mm_storeu_ps(units, u);
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        const __m512 k = _mm512_set1_ps(inverse[v]);
+        __m512i total = _mm512_set1_epi32(-8 * n);
+        KVFI_UNROLL
+        for (int i = 0; i < n / 16; i += 2) {
+            const __m512i a = rounded(x[v][i], k), b = i + 1 < n / 16 ? rounded(x[v][i + 1], k) : _mm512_setzero_si512();
+            total = _mm512_add_epi32(total, _mm512_add_epi32(a, b));
+            _mm512_storeu_si512((void *)(quads + v * SECTION + 4 * i), eight_quads(a, b));
+        }
+        sum[v] = _mm512_cvtepi32_ps(total);
+    }
+    const __m128 base = min ? sum16x4(low) : _mm_setzero_ps();
+    _mm_storeu_ps(biases, _mm_fnmadd_ps(_mm_mul_ps(u, _mm_set1_ps(zero)), sum16x4(sum), base));
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) unit[v] = units[v], bias[v] = biases[v];
+}
+
+static void fold_quads(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride, int nv,
+                       quad *quads, float *unit, float *bias)
+{
+    switch (nv) {
+#define FOLD_QUADS(nv)                                                                                                           \
+    case nv:                                                                                                                     \
+        if (n == 64)                                                                                                             \
+            fold_quads_of(scale, min, zero, 64, m, stride, nv, quads, unit, bias);                                               \
+        else                                                                                                                     \
+            fold_quads_of(scale, min, zero, n, m, stride, nv, quads, unit, bias);                                                \
+        break;
+        FOLD_QUADS(1)
+        FOLD_QUADS(2)
+        FOLD_QUADS(3)
+        FOLD_QUADS(4)
+    }
+}
+
+#include "cpu/overlay/planes.h"
+
+void kvfi_avx512_coded(kvfi_kernels *k)
+{
+    planes_entries(&k->kind[KVF_KIND_TOKEN]);
+    planes_entries(&k->kind[KVF_KIND_TABLE]);
+    planes_entries(&k->kind[KVF_KIND_CHANNEL]);
+}
