@@ -59,6 +59,10 @@ check-hosts: build ## the host tests again, with a second, newer libllama (not p
 bench: build ## attention on packed codes beside libllama's own
 	$(kvfold) bench attend
 
+.PHONY: measurements
+measurements: build ## docs/MEASUREMENTS.md and build/report, from results in build/results; what is missing there is measured
+	scripts/measurements.sh
+
 .PHONY: lint
 lint: ## formatting, compiler warnings as errors, static analysis where a tool for it is present
 	scripts/lint.sh

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "arms.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 static bool continues(const char *piece)
@@ -15,11 +16,41 @@ size_t cli_arm_length(const char *list)
     return (size_t)(p - list);
 }
 
-static int add(cli_arms *arms, const char *text, size_t n, const kv_settings *others)
+/* ---- options of an arm: ",sink=N" and ",window=N" at its end ----------------------------------------------------------------- */
+
+/* The value of a piece "name=N" into *field; false when the piece is another one. */
+static bool is_option(const char *piece, const char *name, int64_t most, int64_t *field, int *code)
 {
-    char arm[256];
-    if (arms->n == CLI_ARMS_MOST || n >= sizeof arm) {
-        cli_error("--kv: more than %d arms, or one longer than %zu characters", CLI_ARMS_MOST, sizeof arm - 1);
+    size_t n = strlen(name);
+    if (strncmp(piece, name, n) != 0 || piece[n] != '=') return false;
+    char *end;
+    long long value = strtoll(piece + n + 1, &end, 10);
+    if (end == piece + n + 1 || *end || value < 0 || value > most) {
+        cli_error("--kv: '%s' is not a whole number from 0 to %lld", piece, (long long)most);
+        *code = CLI_USAGE;
+    }
+    *field = value;
+    return true;
+}
+
+/* Cuts the options of the arm off its end, as no codec has an option of these names. */
+static int take_options(char *arm, kv_settings *one)
+{
+    int code = CLI_GO;
+    for (char *comma; code == CLI_GO && (comma = strrchr(arm, ',')) != NULL; *comma = '\0') {
+        if (!is_option(comma + 1, "sink", 64, &one->sink, &code) && !is_option(comma + 1, "window", 65536, &one->recent, &code))
+            break;
+    }
+    return code;
+}
+
+/* ---- lists ----------------------------------------------------------------------------------------------------------------- */
+
+int cli_arm_make(kv_choice *choice, const char *text, size_t n, const kv_settings *others)
+{
+    char arm[CLI_ARM_NAME];
+    if (n >= sizeof arm) {
+        cli_error("--kv: an arm longer than %zu characters", sizeof arm - 1);
         return CLI_USAGE;
     }
     if (n == 0) {
@@ -29,7 +60,17 @@ static int add(cli_arms *arms, const char *text, size_t n, const kv_settings *ot
     snprintf(arm, sizeof arm, "%.*s", (int)n, text);
     kv_settings one = *others;
     one.kv = arm;
-    int code = kv_choice_make(&arms->arm[arms->n], &one);
+    int code = take_options(arm, &one);
+    return code == CLI_GO ? kv_choice_make(choice, &one) : code;
+}
+
+static int add(cli_arms *arms, const char *text, size_t n, const kv_settings *others)
+{
+    if (arms->n == CLI_ARMS_MOST) {
+        cli_error("--kv: more than %d arms", CLI_ARMS_MOST);
+        return CLI_USAGE;
+    }
+    int code = cli_arm_make(&arms->arm[arms->n], text, n, others);
     if (code == CLI_GO) arms->n++;
     return code;
 }

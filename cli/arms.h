@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT
- * Lists of cache arms as the command line writes them: K/V,K/V,... with presets among them. */
+ * Lists of cache arms as the command line writes them: K/V,K/V,... with presets among them. ",sink=N" and ",window=N" at the end
+ * of an arm hold for this arm alone. */
 #ifndef KVFOLD_CLI_ARMS_H
 #define KVFOLD_CLI_ARMS_H
 
 #include "kv.h"
 
-enum { CLI_ARMS_MOST = 64 };
+enum { CLI_ARMS_MOST = 64, CLI_ARM_NAME = 256 };
 
 typedef struct cli_arms {
     kv_choice arm[CLI_ARMS_MOST];
@@ -15,6 +16,9 @@ typedef struct cli_arms {
 /* Characters of the first arm of a list. It ends at a comma, but not at one that is followed by a piece in which '=' comes before
  * any ':' or '/': that piece continues the arm, because options of a codec are separated by commas too. */
 size_t cli_arm_length(const char *list);
+
+/* Makes a choice of the one arm text[0 .. n). CLI_GO, or CLI_USAGE or CLI_CANNOT after a sentence, with nothing to free. */
+int cli_arm_make(kv_choice *choice, const char *text, size_t n, const kv_settings *others);
 
 /* Makes a choice of each arm of `list` (the value of --kv), with the other settings the same for all. CLI_GO, or CLI_USAGE or
  * CLI_CANNOT after a sentence, with nothing to free. */

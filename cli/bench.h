@@ -8,7 +8,7 @@
 #define KVFOLD_CLI_BENCH_H
 
 #include "arms.h"
-#include "measure.h"
+#include "trial.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -41,8 +41,8 @@ typedef struct bench_arm {
     int layers;   /* calls of one sample */
     char cpu[16]; /* instruction set in use, empty: not ours to tell */
     void *self;
-    void (*run)(void *self);                       /* every layer once */
-    const float *(*output)(void *self, int layer); /* [q_heads][head_dim] of the last run */
+    void (*run)(void *self);                 /* every layer once */
+    float *(*output)(void *self, int layer); /* [q_heads][head_dim] of the last run */
     /* The K and V that the arm really holds, decoded: k, v[context][head_dim] of one KV head. 0, or -1 on failure. */
     int (*decode)(void *self, int layer, int head, float *k, float *v);
     void (*release)(void *self);
@@ -65,62 +65,51 @@ size_t bench_peer_bytes(int i, const bench_shape *shape, size_t pool);
 /* Our own, through the public API. 0 when *arm is ready, -1 with a sentence in error. */
 int bench_fold_create(const kv_choice *choice, const bench_data *d, size_t pool, bench_arm *arm, char *error, size_t error_size);
 
+/* "uni4/uni4", with S and R where they are not the usual ones. */
+void bench_fold_name(const kv_choice *choice, char *name, size_t size);
+
 /* Reads a buffer of `bytes` bytes once and does nothing else: the limit set by memory. */
 int bench_read_create(size_t bytes, int threads, bench_arm *arm);
 
 /* ---- one run -------------------------------------------------------------------------------------------------------------- */
 
-typedef struct bench_row {
-    bench_arm arm;
-    int ours;     /* 0: one of libllama's */
-    double error; /* of bench_error */
-    measure_summary time;
-    measure_ratio ratio; /* against the fastest row of libllama */
-} bench_row;
-
-enum { BENCH_ROWS_MOST = 80 };
-
-/* What was found at one context. */
-typedef struct bench_result {
-    int context;
-    bench_row row[BENCH_ROWS_MOST];
-    int n_rows;
-    int baseline; /* the fastest row of libllama */
-    int repeated; /* the row of libllama that was timed against itself: the fastest at first sight */
-    measure_ratio against_itself;
-    double floor;         /* of the noise */
-    measure_summary read; /* microseconds of one read-only sum */
-    size_t read_bytes;
-    measure_rounds rounds;
-} bench_result;
-
-typedef struct bench_refusal {
-    int ours;
-    char reason[600];
-} bench_refusal;
-
-/* Everything that is printed. */
-typedef struct bench_report {
-    bench_shape shape;
-    bench_result *result; /* [n_results] one a context */
-    int n_results, n_refused;
-    bench_refusal refused[BENCH_ROWS_MOST];
-    size_t cache; /* bytes of the last-level cache */
-    size_t pool;  /* bytes that the inputs of a row outgrow */
-    int interrupted;
-} bench_report;
-
 /* Relative errors of our rows above this are called wrong. */
 #define BENCH_ERROR_LIMIT 2e-3
 
-/* Times and checks all rows at one context and adds the result to the report. CLI_GO, or an exit code after a sentence. */
-int bench_context(bench_report *report, const cli_arms *arms, int context, int samples);
+/* Arms of all runs, and what they are measured with. */
+typedef struct bench_plan {
+    const cli_arms *arms;
+    size_t pool; /* bytes that the inputs of a row outgrow */
+    int samples;
+    struct json_t *result; /* receives runs and rows */
+    bool refused, wrong;   /* a row of ours was */
+} bench_plan;
 
-size_t bench_last_level_cache(void); /* bytes; a generous guess where the system does not tell */
-void bench_print(const bench_report *r);
-struct json_t *bench_json(const bench_report *r);
+/* Times and checks all rows at one shape, context and number of threads and adds them to the result. CLI_GO, or an exit code after
+ * a sentence. */
+int bench_rows(bench_plan *plan, const bench_shape *shape);
 
-/* The sub-command. */
-int bench_attend(int argc, char **argv);
+/* Not 0 once Ctrl-C was pressed. */
+int bench_stop(void *user);
+
+/* Lines about noise, memory and load, the same for every sub-command. */
+void bench_notes(struct json_t *run, const trial *t);
+
+/* Every codec with every number of bits that its examples have, those that name no option: a list of codecs, or of arms with that
+ * codec on both sides. */
+void bench_every_codec(cli_text *list, bool arms);
+
+/* A comma-separated list of whole numbers. CLI_GO, or CLI_USAGE after a sentence that names `option`. */
+int bench_numbers(const char *option, const char *list, long least, long most, int *number, int *n, int room);
+
+/* Sub-commands: THE list, BENCH_SUBJECT(name, summary). */
+#define BENCH_SUBJECTS                                                                                                           \
+    BENCH_SUBJECT(ops, "each operation alone against its plain form")                                                            \
+    BENCH_SUBJECT(attend, "attention of one decoded token, beside libllama's own")                                               \
+    BENCH_SUBJECT(e2e, "whole models: tokens a second, time to first token, memory")                                             \
+    BENCH_SUBJECT(compare, "two saved results")
+#define BENCH_SUBJECT(name, summary) int bench_##name(int argc, char **argv);
+BENCH_SUBJECTS
+#undef BENCH_SUBJECT
 
 #endif

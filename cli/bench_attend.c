@@ -2,22 +2,24 @@
  * kvfold bench attend: attention of one decoded token, our codecs beside libllama's own caches, in one run. */
 #include "arms.h"
 #include "bench.h"
+#include "machine.h"
+#include "result.h"
 
+#include <jansson.h>
 #include <kvfold.h>
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXTS_MOST = 16 };
+enum { LIST_MOST = 16 };
 
 typedef struct settings {
-    int64_t q_heads, kv_heads, head_dim, threads, samples;
+    int64_t q_heads, kv_heads, head_dim, samples;
     int64_t pool; /* MiB, 0: twice the last-level cache */
-    const char *contexts;
+    const char *contexts, *threads, *shapes;
     const char *list; /* NULL: every codec */
     kv_settings kv;
-    bool json;
+    result_settings out;
 } settings;
 
 static const cli_option options[] = {
@@ -25,6 +27,8 @@ static const cli_option options[] = {
     CLI_COUNT("--q-heads", settings, q_heads, 1, 1024, "32", "query heads"),
     CLI_COUNT("--kv-heads", settings, kv_heads, 1, 1024, "8", "key and value heads; divides the query heads"),
     CLI_COUNT("--head-dim", settings, head_dim, 1, 1024, "128", "channels of a head"),
+    CLI_WORD("--shape", "Q/KxD[,...]", settings, shapes,
+             "several shapes at once, as 32/8x128,9/3x64; in place of the three above"),
     CLI_WORD("--context", "N[,N...]", settings, contexts,
              "tokens that the query sees; several give several tables (default 4096)"),
     CLI_WORD("--kv", "K/V[,K/V...]", settings, list,
@@ -33,14 +37,14 @@ static const cli_option options[] = {
     CLI_COUNT("--sink", settings, kv.sink, 0, 64, NULL, "first tokens that stay exact (default 4)"),
     CLI_COUNT("--window --recent", settings, kv.recent, 0, 65536, NULL, "newest tokens that stay exact (default 64)"),
     CLI_HEAD("how"),
-    CLI_COUNT("-t --threads", settings, threads, 1, 256, NULL, "threads of all rows (default: one a core)"),
+    CLI_WORD("-t --threads", "N[,N...]", settings, threads, "threads of all rows (default: one a core)"),
     CLI_COUNT("--samples", settings, samples, MEASURE_SAMPLES_MIN, MEASURE_SAMPLES_MAX, "15", "samples of each row, at least 9"),
     CLI_COUNT(
         "--pool", settings, pool, 1, 1 << 20, NULL,
         "MiB of keys and values that each row visits in turn (default: twice the last-level cache); in less, what is timed is "
         "the cache and not memory"),
     CLI_WORD("--cpu", "SET", settings, kv.cpu, "instruction set of our rows, as scalar or avx2 (default: the best present)"),
-    CLI_SWITCH(CLI_ON, "--json", settings, json, "one JSON object on stdout"),
+    RESULT_OPTIONS(settings),
     CLI_END,
 };
 
@@ -56,47 +60,93 @@ static const cli_syntax syntax = {
 
 /* ---- options -------------------------------------------------------------------------------------------------------------- */
 
-static int parse_contexts(const char *list, int *context, int *n)
+/* What is timed: every shape at every context with every number of threads. */
+typedef struct grid {
+    bench_shape shape[LIST_MOST];
+    int context[LIST_MOST], threads[LIST_MOST], n_shapes, n_contexts, n_threads;
+} grid;
+
+int bench_numbers(const char *option, const char *list, long least, long most, int *number, int *n, int room)
 {
     *n = 0;
     for (const char *p = list;; p++) {
         char *end;
-        long tokens = strtol(p, &end, 10);
-        if (end == p || (*end && *end != ',') || tokens < 2 || tokens > 1 << 24 || *n == CONTEXTS_MOST) {
-            cli_error("--context: '%s' is not a list of at most %d numbers from 2 to %d", list, CONTEXTS_MOST, 1 << 24);
+        long value = strtol(p, &end, 10);
+        if (end == p || (*end && *end != ',') || value < least || value > most || *n == room) {
+            cli_error("%s: '%s' is not a list of at most %d numbers from %ld to %ld", option, list, room, least, most);
             return CLI_USAGE;
         }
-        context[(*n)++] = (int)tokens;
+        number[(*n)++] = (int)value;
         p = end;
         if (!*p) return CLI_GO;
     }
 }
 
-static int check(const settings *s)
+static int check_shape(const bench_shape *s)
 {
-    if (s->q_heads % s->kv_heads) {
-        cli_error("--q-heads %d is not a multiple of --kv-heads %d", (int)s->q_heads, (int)s->kv_heads);
-        return CLI_USAGE;
+    if (s->q_heads % s->kv_heads == 0) return CLI_GO;
+    cli_error("--q-heads %d is not a multiple of --kv-heads %d", s->q_heads, s->kv_heads);
+    return CLI_USAGE;
+}
+
+static int parse_shapes(const char *list, grid *g)
+{
+    for (const char *p = list;; p++) {
+        bench_shape *s = &g->shape[g->n_shapes];
+        int read = 0;
+        *s = (bench_shape){0};
+        bool fits = g->n_shapes < LIST_MOST && sscanf(p, "%4d/%4dx%4d%n", &s->q_heads, &s->kv_heads, &s->head_dim, &read) == 3 &&
+                    s->q_heads > 0 && s->kv_heads > 0 && s->head_dim > 0 && s->q_heads <= 1024 && s->kv_heads <= 1024 &&
+                    s->head_dim <= 1024;
+        p += read;
+        if (!fits || (*p && *p != ',')) {
+            cli_error("--shape: '%s' is not a list of at most %d shapes QUERY_HEADS/KV_HEADSxHEAD_SIZE, each number 1 to 1024",
+                      list, LIST_MOST);
+            return CLI_USAGE;
+        }
+        if (check_shape(s) != CLI_GO) return CLI_USAGE;
+        g->n_shapes++;
+        if (!*p) return CLI_GO;
     }
+}
+
+static int check_threads(const grid *g)
+{
 #ifndef _OPENMP
-    if (s->threads > 1) {
-        cli_error("--threads %d: this build has no OpenMP, so our rows would run on one thread and those of libllama on more; "
-                  "use --threads 1",
-                  (int)s->threads);
-        return CLI_CANNOT;
-    }
+    for (int i = 0; i < g->n_threads; i++)
+        if (g->threads[i] > 1) {
+            cli_error(
+                "--threads %d: this build has no OpenMP, so our rows would run on one thread and those of libllama on more; "
+                "use --threads 1",
+                g->threads[i]);
+            return CLI_CANNOT;
+        }
+#else
+    (void)g;
 #endif
     return CLI_GO;
 }
 
-/* Every codec with every number of bits that its examples have: those that name no option. */
-static void every_codec(cli_text *list)
+static int make_grid(const settings *s, grid *g)
+{
+    *g = (grid){.threads = {cli_threads_default()}, .n_threads = 1};
+    int code = bench_numbers("--context", s->contexts, 2, 1 << 24, g->context, &g->n_contexts, LIST_MOST);
+    if (code == CLI_GO && s->threads) code = bench_numbers("--threads", s->threads, 1, 256, g->threads, &g->n_threads, LIST_MOST);
+    if (code == CLI_GO && s->shapes) return parse_shapes(s->shapes, g);
+    g->shape[g->n_shapes++] = (bench_shape){(int)s->q_heads, (int)s->kv_heads, (int)s->head_dim, 0, 0};
+    return code == CLI_GO ? check_shape(&g->shape[0]) : code;
+}
+
+void bench_every_codec(cli_text *list, bool arms)
 {
     kvf_codec_info codec;
     for (int32_t i = 0; kvf_codec_list(i, &codec) == KVF_OK; i++)
         for (const char *p = codec.examples; *p; p += strspn(p, " ")) {
-            size_t n = strcspn(p, " ");
-            if (!memchr(p, ':', n)) cli_text_format(list, "%s%.*s/%.*s", list->length ? "," : "", (int)n, p, (int)n, p);
+            int n = (int)strcspn(p, " ");
+            if (!memchr(p, ':', (size_t)n)) {
+                cli_text_format(list, "%s%.*s", list->length ? "," : "", n, p);
+                if (arms) cli_text_format(list, "/%.*s", n, p);
+            }
             p += n;
         }
 }
@@ -104,76 +154,75 @@ static void every_codec(cli_text *list)
 static int make_arms(const settings *s, cli_arms *arms)
 {
     cli_text all = {0};
-    if (!s->list) every_codec(&all);
+    if (!s->list) bench_every_codec(&all, true);
     int code = cli_arms_make(arms, s->list ? s->list : all.data, &s->kv);
     cli_text_free(&all);
     return code;
 }
 
-/* ---- what comes out ------------------------------------------------------------------------------------------------------- */
+/* ---- runs ----------------------------------------------------------------------------------------------------------------- */
 
-/* A row of ours that is wrong is as bad as one that was refused: the table is printed, then the exit code tells. */
-static int judge(const bench_report *report)
-{
-    int code = CLI_DONE;
-    for (int i = 0; i < report->n_refused; i++)
-        if (report->refused[i].ours) code = CLI_CANNOT;
-    for (int c = 0; c < report->n_results; c++)
-        for (int i = 0; i < report->result[c].n_rows; i++) {
-            const bench_row *row = &report->result[c].row[i];
-            if (!row->ours || row->error <= BENCH_ERROR_LIMIT) continue;
-            cli_error("%s at %d tokens: the result is wrong (relative error %.1e, at most %.1e is right)", row->arm.name,
-                      report->result[c].context, row->error, BENCH_ERROR_LIMIT);
-            code = CLI_CANNOT;
-        }
-    return code;
-}
-
-static int run_all(const settings *s, const cli_arms *arms, const int *context, int n, bench_report *report)
+static int run_grid(const grid *g, bench_plan *plan)
 {
     int code = CLI_GO;
-    if (report->pool < report->cache)
-        cli_warn("--pool %d is less than the last-level cache (%s): rows are timed from the cache, as no real model does",
-                 (int)s->pool, cli_bytes((int64_t)report->cache));
-    for (int i = 0; code == CLI_GO && i < n && !cli_interrupted(); i++)
-        code = bench_context(report, arms, context[i], (int)s->samples);
-    report->interrupted = cli_interrupted();
-    if (report->n_results == 0 && code != CLI_GO) return code;
-    int printed = CLI_DONE;
-    if (s->json)
-        printed = cli_print_json(bench_json(report));
-    else
-        bench_print(report);
-    if (code == CLI_GO) code = judge(report);
-    return printed == CLI_DONE ? cli_finish(code) : printed;
+    for (int i = 0; code == CLI_GO && i < g->n_shapes * g->n_contexts * g->n_threads && !cli_interrupted(); i++) {
+        bench_shape shape = g->shape[i / (g->n_contexts * g->n_threads)];
+        shape.context = g->context[i / g->n_threads % g->n_contexts];
+        shape.threads = g->threads[i % g->n_threads];
+        code = bench_rows(plan, &shape);
+    }
+    if (cli_interrupted()) json_object_set_new(plan->result, "interrupted", json_true());
+    return code;
 }
 
-static int run(const settings *s, const cli_arms *arms, const int *context, int n)
+/* Twice the last-level cache, or less where all rows would not fit into memory: virtual machines report the cache of their host. */
+static size_t default_pool(size_t cache, int rows)
 {
-    bench_report *report = cli_alloc(1, sizeof *report);
-    report->shape = (bench_shape){(int)s->q_heads, (int)s->kv_heads, (int)s->head_dim, 0, (int)s->threads};
-    report->cache = bench_last_level_cache();
-    report->pool = s->pool ? (size_t)s->pool << 20 : 2 * report->cache;
-    report->result = cli_alloc((size_t)n, sizeof *report->result);
+    int64_t available = cli_memory_available();
+    size_t fits = available > 0 ? (size_t)available / 10 * 6 / (size_t)(rows + 2) : 2 * cache;
+    if (fits >= 2 * cache) return 2 * cache;
+    cli_warn("there is no memory for inputs of twice the last-level cache in each of %d rows: --pool %zu is taken", rows,
+             fits >> 20);
+    return fits;
+}
+
+static int run(const settings *s, const grid *g, const cli_arms *arms)
+{
+    size_t cache = machine_last_level_cache();
+    int rows = arms->n;
+    const bench_shape one = {1, 1, 32, 2, 1};
+    for (int i = 0; bench_peer_bytes(i, &one, 1); i++) rows++;
+    bench_plan plan = {.arms = arms,
+                       .pool = s->pool ? (size_t)s->pool << 20 : default_pool(cache, rows),
+                       .samples = (int)s->samples,
+                       .result = result_new("attend")};
+    if (plan.pool < cache)
+        cli_warn("--pool %zu is less than the last-level cache (%s): rows are timed from the cache, as no real model does",
+                 plan.pool >> 20, cli_bytes((int64_t)cache));
     cli_catch_interrupt();
-    int code = run_all(s, arms, context, n, report);
-    free(report->result);
-    free(report);
-    return code;
+    int code = run_grid(g, &plan);
+    if (code != CLI_GO && json_array_size(json_object_get(plan.result, "rows")) == 0) {
+        json_decref(plan.result);
+        return code;
+    }
+    int printed = result_out(plan.result, result_table_of("attend"), &s->out);
+    if (code == CLI_GO) code = plan.refused || plan.wrong ? CLI_CANNOT : CLI_DONE;
+    return printed == CLI_DONE ? cli_finish(code) : printed;
 }
 
 int bench_attend(int argc, char **argv)
 {
-    settings s = {.threads = cli_threads_default(), .contexts = "4096"};
+    grid g;
+    settings s = {.contexts = "4096"};
     kv_settings_init(&s.kv);
-    int context[CONTEXTS_MOST], n, code = cli_parse(&syntax, &s, argc, argv);
-    if (code == CLI_GO) code = check(&s);
-    if (code == CLI_GO) code = parse_contexts(s.contexts, context, &n);
+    int code = cli_parse(&syntax, &s, argc, argv);
+    if (code == CLI_GO) code = make_grid(&s, &g);
+    if (code == CLI_GO) code = check_threads(&g);
     if (code != CLI_GO) return code;
     cli_arms *arms = cli_alloc(1, sizeof *arms);
     code = make_arms(&s, arms);
     if (code == CLI_GO) {
-        code = run(&s, arms, context, n);
+        code = run(&s, &g, arms);
         cli_arms_free(arms);
     }
     free(arms);

@@ -120,7 +120,7 @@ static void run(void *self)
     }
 }
 
-static const float *output(void *self, int layer)
+static float *output(void *self, int layer)
 {
     return ((fold *)self)->ask[layer].out;
 }
@@ -218,7 +218,7 @@ static int build(fold *f, size_t pool, bench_arm *arm)
     return 0;
 }
 
-static void name_arm(const kv_choice *c, char *name, size_t size)
+void bench_fold_name(const kv_choice *c, char *name, size_t size)
 {
     kvf_params standard;
     kvf_params_init(&standard);
@@ -237,7 +237,7 @@ int bench_fold_create(const kv_choice *choice, const bench_data *d, size_t pool,
     f->data = d;
     f->choice = choice;
     *arm = (bench_arm){.self = f, .run = run, .output = output, .decode = decode, .release = release};
-    name_arm(choice, arm->name, sizeof arm->name);
+    bench_fold_name(choice, arm->name, sizeof arm->name);
     if (build(f, pool, arm) == 0) return 0;
     snprintf(error, error_size, "%s: %s", arm->name, f->error[0] ? f->error : "cannot be set up");
     release(f);

@@ -179,7 +179,7 @@ static void run(void *self)
     if (ggml_backend_graph_compute(p->backend, p->graph) != GGML_STATUS_SUCCESS) p->failed = 1;
 }
 
-static const float *output(void *self, int layer)
+static float *output(void *self, int layer)
 {
     return ((peer *)self)->out[layer]->data;
 }

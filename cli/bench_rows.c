@@ -1,149 +1,160 @@
 /* SPDX-License-Identifier: MIT
- * The rows of one table: made, timed in one interleaved run, checked. */
+ * The rows of one table of `bench attend`: made, timed in one interleaved run, checked. */
 #include "arms.h"
 #include "bench.h"
+#include "result.h"
 
-#include <math.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { SEED = 20240229 };
+typedef struct attend_row {
+    bench_arm arm;
+    bool ours;
+    size_t floats; /* of one output */
+} attend_row;
 
-/* ---- arms ----------------------------------------------------------------------------------------------------------------- */
+typedef struct attend_run {
+    attend_row row[TRIAL_ROWS_MOST];
+    int n_rows;
+    trial trial;
+} attend_run;
 
-static void refuse(bench_report *report, bool ours, const char *reason)
-{
-    for (int i = 0; i < report->n_refused; i++)
-        if (strcmp(report->refused[i].reason, reason) == 0) return; /* said at another context */
-    if (report->n_refused == BENCH_ROWS_MOST) return;
-    bench_refusal *r = &report->refused[report->n_refused++];
-    snprintf(r->reason, sizeof r->reason, "%s", reason);
-    r->ours = ours;
-    cli_warn("%s", reason);
-}
-
-static void create_rows(bench_result *r, const bench_data *d, const cli_arms *arms, size_t pool, bench_report *report)
-{
-    char error[600];
-    for (int i = 0; i < arms->n; i++) {
-        bench_row *row = &r->row[r->n_rows];
-        *row = (bench_row){.ours = 1};
-        if (bench_fold_create(&arms->arm[i], d, pool, &row->arm, error, sizeof error) == 0)
-            r->n_rows++;
-        else
-            refuse(report, true, error);
-    }
-    for (int i = 0, code; r->n_rows < BENCH_ROWS_MOST; i++) {
-        bench_row *row = &r->row[r->n_rows];
-        *row = (bench_row){0};
-        if ((code = bench_peer_create(i, d, pool, &row->arm, error, sizeof error)) == 1) break;
-        if (code == 0)
-            r->n_rows++;
-        else
-            refuse(report, false, error);
-    }
-}
-
-static void release_rows(bench_result *r)
-{
-    for (int i = 0; i < r->n_rows; i++) r->row[i].arm.release(r->row[i].arm.self);
-}
-
-/* ---- measuring ------------------------------------------------------------------------------------------------------------ */
-
-static int stop(void *user)
+int bench_stop(void *user)
 {
     (void)user;
     return cli_interrupted();
 }
 
-static measure_arm timed(const bench_arm *arm, double *us)
-{
-    return (measure_arm){arm->run, arm->self, arm->layers, us};
-}
+/* ---- arms ----------------------------------------------------------------------------------------------------------------- */
 
-/* Which row of libllama is fastest, from a few samples; -1: there is none. */
-static int find_baseline(const measure_io *io, const bench_result *r, int threads)
+static void create_rows(attend_run *r, const bench_data *d, bench_plan *plan)
 {
-    enum { SAMPLES = 3 };
-    int best = -1;
-    double least = INFINITY;
-    for (int i = 0; i < r->n_rows; i++) {
-        double us[SAMPLES];
-        measure_arm arm = timed(&r->row[i].arm, us);
-        measure_rounds rounds;
-        if (r->row[i].ours) continue;
-        measure_run(io, &arm, 1, SAMPLES, threads, SEED, &rounds);
-        double fastest = us[0];
-        for (int k = 1; k < rounds.rounds; k++) fastest = fmin(fastest, us[k]);
-        if (fastest < least) {
-            least = fastest;
-            best = i;
+    char error[600];
+    for (int i = 0; i < plan->arms->n; i++) {
+        attend_row *row = &r->row[r->n_rows];
+        *row = (attend_row){.ours = true};
+        if (bench_fold_create(&plan->arms->arm[i], d, plan->pool, &row->arm, error, sizeof error) == 0) {
+            r->n_rows++;
+            continue;
         }
+        result_refuse(plan->result, error);
+        plan->refused = true;
     }
-    return best;
-}
-
-static void measure_against_itself(const measure_io *io, bench_result *r, int threads, int samples, double *us)
-{
-    measure_arm twice[2];
-    measure_rounds rounds;
-    for (int i = 0; i < 2; i++) twice[i] = timed(&r->row[r->baseline].arm, us + i * samples);
-    measure_run(io, twice, 2, samples, threads, SEED, &rounds);
-    measure_compare(us, us + samples, rounds.rounds, 0, SEED, &r->against_itself);
-    r->floor = measure_floor(&r->against_itself);
-}
-
-/* The fastest row of libllama by the medians of the run itself, so that no row of libllama beats the baseline. */
-static void choose_baseline(bench_result *r)
-{
-    for (int i = 0; i < r->n_rows; i++)
-        if (!r->row[i].ours && r->row[i].time.median < r->row[r->baseline].time.median) r->baseline = i;
-}
-
-static void measure_rows(const measure_io *io, bench_result *r, const bench_arm *reader, int threads, int samples, double *us)
-{
-    measure_arm all[BENCH_ROWS_MOST + 1];
-    int n = r->n_rows;
-    for (int i = 0; i < n; i++) all[i] = timed(&r->row[i].arm, us + i * samples);
-    all[n] = timed(reader, us + n * samples);
-    measure_run(io, all, n + 1, samples, threads, SEED + 1, &r->rounds);
-    for (int i = 0; i < n; i++) measure_summarise(all[i].us, r->rounds.rounds, SEED, &r->row[i].time);
-    measure_summarise(all[n].us, r->rounds.rounds, SEED, &r->read);
-    choose_baseline(r);
-    for (int i = 0; i < n; i++)
-        measure_compare(all[r->baseline].us, all[i].us, r->rounds.rounds, r->floor, SEED, &r->row[i].ratio);
-}
-
-/* Times and checks whatever rows there are. */
-static int measure_context(const measure_io *io, bench_result *r, const bench_data *d, size_t pool, int samples)
-{
-    bench_arm reader;
-    int threads = d->shape.threads;
-    double *us = malloc((size_t)(r->n_rows + 2) * (size_t)samples * sizeof *us);
-    if (!us || bench_read_create(pool, threads, &reader) != 0) {
-        free(us);
-        cli_error("out of memory");
-        return CLI_CANNOT;
+    for (int i = 0, code; r->n_rows < TRIAL_ROWS_MOST; i++) {
+        attend_row *row = &r->row[r->n_rows];
+        *row = (attend_row){0};
+        if ((code = bench_peer_create(i, d, plan->pool, &row->arm, error, sizeof error)) == 1) break;
+        if (code == 0)
+            r->n_rows++;
+        else
+            result_refuse(plan->result, error);
     }
-    cli_note("%d tokens: the baseline against itself, then %d rows", r->context, r->n_rows);
-    r->baseline = r->repeated = find_baseline(io, r, threads);
-    r->read_bytes = reader.bytes;
-    if (r->baseline >= 0) {
-        measure_against_itself(io, r, threads, samples, us);
-        measure_rows(io, r, &reader, threads, samples, us);
-    }
-    reader.release(reader.self);
-    free(us);
-    if (r->baseline < 0) {
-        cli_error("no row of libllama can run here, so there is nothing to compare with");
-        return CLI_CANNOT;
-    }
-    for (int i = 0; i < r->n_rows; i++) r->row[i].error = bench_error(&r->row[i].arm, d);
-    return CLI_GO;
 }
 
-/* ---- one context ---------------------------------------------------------------------------------------------------------- */
+static void release_rows(attend_run *r)
+{
+    for (int i = 0; i < r->n_rows; i++) r->row[i].arm.release(r->row[i].arm.self);
+}
+
+static void run_row(void *self)
+{
+    attend_row *row = self;
+    row->arm.run(row->arm.self);
+}
+
+/* NaN everywhere: what an arm does not write is seen. */
+static void wipe(void *self)
+{
+    attend_row *row = self;
+    for (int l = 0; l < row->arm.layers; l++) memset(row->arm.output(row->arm.self, l), 0xff, row->floats * sizeof(float));
+}
+
+static uint64_t digest(void *self, int layer)
+{
+    attend_row *row = self;
+    return measure_digest(row->arm.output(row->arm.self, layer), row->floats * sizeof(float));
+}
+
+static void fill_trial(attend_run *r, const bench_data *d, const bench_plan *plan)
+{
+    r->trial = (trial){.n_rows = r->n_rows, .threads = d->shape.threads, .samples = plan->samples, .label = "attend"};
+    for (int i = 0; i < r->n_rows; i++) {
+        attend_row *row = &r->row[i];
+        trial_row *t = &r->trial.row[i];
+        row->floats = (size_t)d->shape.q_heads * (size_t)d->shape.head_dim;
+        snprintf(t->name, sizeof t->name, "%s", row->arm.name);
+        t->candidate = !row->ours;
+        t->bytes = (double)row->arm.bytes;
+        t->arm = (measure_arm){.run = run_row,
+                               .arm = row,
+                               .calls = row->arm.layers,
+                               .prepare = wipe,
+                               .digest = digest,
+                               .call_bytes = (double)row->arm.bytes,
+                               .pool = (double)plan->pool};
+    }
+}
+
+/* ---- what comes out ------------------------------------------------------------------------------------------------------- */
+
+void bench_notes(json_t *run, const trial *t)
+{
+    const measure_ratio *self = &t->against_itself;
+    const measure_rounds *r = &t->rounds;
+    result_add_note(run, "noise floor %.1f %%: %s against itself %.3f (99 %% interval %.3f to %.3f)", 100 * t->floor,
+                    t->row[t->repeated].name, self->ratio, self->low, self->high);
+    if (t->reader.run)
+        result_add_note(run, "memory gives %.1f GB/s (read-only sum in the same rounds; best %.1f)", trial_read_rate(t),
+                        t->read_bytes / t->read.min * 1e-3);
+    if (r->marked || r->repeated)
+        result_add_note(run, "other load: %d rounds repeated, %d of %d kept although others had up to %.0f %% of the processors",
+                        r->repeated, r->marked, r->rounds, 100 * r->worst);
+    if (2 * r->marked > r->rounds)
+        result_add_note(run, "BUSY MACHINE: most samples were taken beside other work; repeat this when it is idle");
+    if (r->slow)
+        result_add_note(run, "%d rounds at a lower frequency than others before them (%.0f to %.0f MHz)", r->slow, r->mhz_min,
+                        r->mhz_max);
+}
+
+static void add_shape(json_t *o, const bench_shape *s)
+{
+    json_object_set_new(o, "q_heads", json_integer(s->q_heads));
+    json_object_set_new(o, "kv_heads", json_integer(s->kv_heads));
+    json_object_set_new(o, "head_dim", json_integer(s->head_dim));
+    json_object_set_new(o, "context", json_integer(s->context));
+}
+
+static void report(const attend_run *r, const bench_data *d, bench_plan *plan)
+{
+    char title[160];
+    const bench_shape *s = &d->shape;
+    json_t *run = trial_json(&r->trial);
+    add_shape(run, s);
+    json_object_set_new(run, "pool", json_integer((json_int_t)plan->pool));
+    json_object_set_new(run, "seed", json_integer(TRIAL_SEED));
+    snprintf(title, sizeof title, "%d query heads, %d KV heads, head size %d, %d tokens, %d thread%s, %d samples", s->q_heads,
+             s->kv_heads, s->head_dim, s->context, s->threads, s->threads == 1 ? "" : "s", r->trial.rounds.rounds);
+    int number = result_add_run(plan->result, run, title);
+    bench_notes(run, &r->trial);
+    for (int i = 0; i < r->n_rows; i++) {
+        const attend_row *row = &r->row[i];
+        json_t *o = trial_row_json(&r->trial, i);
+        double error = bench_error(&row->arm, d);
+        bool wrong = row->ours && !(error >= 0 && error <= BENCH_ERROR_LIMIT);
+        json_object_set_new(o, "context", json_integer(s->context));
+        json_object_set_new(o, "cpu", json_string(row->arm.cpu));
+        json_object_set_new(o, "error", error < 1e300 ? json_real(error) : json_null());
+        json_object_set_new(o, "wrong", json_string(wrong ? "WRONG" : ""));
+        result_add_row(plan->result, number, o);
+        plan->wrong |= wrong;
+        if (wrong)
+            cli_error("%s at %d tokens: the result is wrong (relative error %.1e, at most %.1e is right)", row->arm.name,
+                      s->context, error, BENCH_ERROR_LIMIT);
+    }
+}
+
+/* ---- one run -------------------------------------------------------------------------------------------------------------- */
 
 /* Everything is held at once, as rows are interleaved: refuse before the machine starts to swap. */
 static int check_memory(const bench_shape *s, int arms, size_t pool)
@@ -158,25 +169,42 @@ static int check_memory(const bench_shape *s, int arms, size_t pool)
     return CLI_CANNOT;
 }
 
-int bench_context(bench_report *report, const cli_arms *arms, int context, int samples)
+static int measure_rows(attend_run *r, const bench_data *d, bench_plan *plan)
 {
+    bench_arm reader;
     measure_io io = measure_system;
-    bench_shape shape = report->shape;
-    bench_result *r = &report->result[report->n_results];
-    shape.context = context;
-    io.stop = stop;
-    int code = check_memory(&shape, arms->n, report->pool);
-    if (code != CLI_GO) return code;
-    bench_data *d = bench_data_create(&shape, SEED);
-    if (!d) {
+    io.stop = bench_stop;
+    if (bench_read_create(plan->pool, d->shape.threads, &reader) != 0) {
         cli_error("out of memory");
         return CLI_CANNOT;
     }
-    *r = (bench_result){.context = context};
-    create_rows(r, d, arms, report->pool, report);
-    code = measure_context(&io, r, d, report->pool, samples);
-    release_rows(r);
-    bench_data_free(d);
-    report->n_results += code == CLI_GO;
+    cli_note("%d/%d heads x %d, %d tokens, %d threads: the baseline against itself, then %d rows", d->shape.q_heads,
+             d->shape.kv_heads, d->shape.head_dim, d->shape.context, d->shape.threads, r->n_rows);
+    fill_trial(r, d, plan);
+    r->trial.reader = (measure_arm){.run = reader.run, .arm = reader.self, .calls = 1};
+    r->trial.read_bytes = (double)reader.bytes;
+    int code = trial_run(&r->trial, &io) == 0 ? CLI_GO : CLI_CANNOT;
+    if (code == CLI_GO) report(r, d, plan);
+    trial_free(&r->trial);
+    reader.release(reader.self);
+    return code;
+}
+
+int bench_rows(bench_plan *plan, const bench_shape *shape)
+{
+    int code = check_memory(shape, plan->arms->n, plan->pool);
+    if (code != CLI_GO) return code;
+    attend_run *r = cli_alloc(1, sizeof *r);
+    bench_data *d = bench_data_create(shape, TRIAL_SEED);
+    if (d) {
+        create_rows(r, d, plan);
+        code = measure_rows(r, d, plan);
+        release_rows(r);
+        bench_data_free(d);
+    } else {
+        cli_error("out of memory");
+        code = CLI_CANNOT;
+    }
+    free(r);
     return code;
 }

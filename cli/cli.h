@@ -86,6 +86,9 @@ int cli_read_file(const char *path, cli_text *t);
 int64_t cli_memory_available(void); /* bytes, -1 unknown */
 int64_t cli_memory_total(void);
 int64_t cli_memory_peak(void); /* largest resident size of this process so far */
+int64_t cli_memory_resident(void);
+int64_t cli_memory_anonymous(void); /* resident without files, as mapped weights are; -1 unknown */
+int64_t cli_memory_allocated(void); /* what malloc has given out and not got back; -1 unknown */
 int cli_threads_default(void);
 bool cli_is_terminal(FILE *f);
 bool cli_is_directory(const char *path);
@@ -105,5 +108,17 @@ int cli_finish(int code);
 struct json_t *cli_json_real(double x);
 /* Text that may not be UTF-8, as a path. */
 struct json_t *cli_json_text(const char *text);
+
+/* ---- save.c: results that are kept ------------------------------------------------------------------------------------------ */
+
+/* Writes the object to a file and drops the reference. What was in the file before is replaced only by a whole new result: the
+ * text goes to a file beside it, which then takes its name. CLI_GO, or CLI_CANNOT after a sentence. */
+int cli_save_json(const char *path, struct json_t *object);
+/* Is there a folder to save in? CLI_GO, or CLI_CANNOT after a sentence: better said before a long run than after it. */
+int cli_save_check(const char *path);
+/* Machine, build and versions: what a figure cannot be read without. */
+struct json_t *cli_machine_json(void);
+/* The words of a command line, quoted where a shell needs it. */
+void cli_command_text(cli_text *text, int argc, char **argv);
 
 #endif

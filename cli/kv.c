@@ -151,6 +151,7 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
     c->cpu = s->cpu;
     c->sink = s->sink >= 0 ? (int32_t)s->sink : c->sink;
     c->recent = s->recent >= 0 ? (int32_t)s->recent : c->recent;
+    c->exact_bits = s->window_type && strcmp(s->window_type, "q8_0") == 0 ? 8 : 16;
     if (code == CLI_GO) code = check_codec(s->k ? "-ctk" : "--kv", c->k, KVF_K);
     if (code == CLI_GO) code = check_codec(s->v ? "-ctv" : "--kv", c->v, KVF_V);
     if (code == CLI_GO) code = check_cpu(c->cpu);

@@ -7,10 +7,14 @@
 #include "options.h"
 
 typedef struct kv_settings {
-    const char *kv, *k, *v, *cpu, *evict;
+    const char *kv, *k, *v, *cpu, *evict, *window_type;
     cli_list layers;
     int64_t sink, recent; /* -1: not given */
 } kv_settings;
+
+#define KV_WINDOW_TYPE(S)                                                                                                        \
+    CLI_ONE_OF("--window-type", "TYPE", S, kv.window_type, "f16 q8_0", "f16", NULL,                                              \
+               "how those first and newest tokens are kept: f16, or q8_0 in about half the memory")
 
 /* Rows of an option table; S is the struct with a member `kv` of type kv_settings. */
 #define KV_OPTIONS(S)                                                                                                            \
@@ -26,6 +30,7 @@ typedef struct kv_settings {
         CLI_COUNT("--sink", S, kv.sink, 0, 64, NULL, "first tokens that stay exact, 0 to 64 (default: the preset's, 4)"),        \
         CLI_COUNT("--window --recent", S, kv.recent, 0, 65536, NULL,                                                             \
                   "newest tokens that stay exact, 0 to 65536; N to N+63 are (default: the preset's, 64)"),                       \
+        KV_WINDOW_TYPE(S),                                                                                                       \
         CLI_ONE_OF("--evict", "POLICY", S, kv.evict, "none", "none", "This version drops no tokens",                             \
                    "which tokens may be dropped: none"),                                                                         \
         CLI_WORD("--cpu", "SET", S, kv.cpu,                                                                                      \
@@ -45,7 +50,7 @@ typedef struct kv_choice {
     const char *preset; /* NULL when the codecs were named one by one */
     const char *k, *v, *cpu;
     bool by_default; /* nobody asked for these codecs: layers that they do not fit get others */
-    int32_t sink, recent;
+    int32_t sink, recent, exact_bits; /* 16, or 8: q8_0 */
     kv_override override[CLI_LIST_MOST]; /* the last one that names a layer holds */
     int n_overrides;
     cli_text layers; /* all of them in the form of kvf_llama_params.kv_layer; data NULL when none */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The program: finds the sub-command in the one table and calls it. */
 #include "cli.h"
+#include "result.h"
 #include "version.h"
 
 #include <string.h>
@@ -66,6 +67,7 @@ int main(int argc, char **argv)
         return CLI_USAGE;
     }
     const char *name = argv[1];
+    result_command(argc, argv);
     if (strcmp(name, "--version") == 0 || strcmp(name, "version") == 0) return cli_print_version(argc - 1, argv + 1);
     if (strcmp(name, "--help") == 0 || strcmp(name, "-h") == 0 || strcmp(name, "help") == 0) return help(argc - 1, argv + 1);
     const command *c = find(name);

@@ -36,7 +36,9 @@ typedef struct session {
     int threads;
 } session;
 
-/* Checks the file, loads the model, folds its cache. CLI_GO or an exit code. session_close is fine after either. */
+/* Checks the file and loads the model; there is no context yet. CLI_GO or an exit code. */
+int session_load(session *s, const run_settings *set);
+/* The same, and folds its cache. CLI_GO or an exit code. session_close is fine after either. */
 int session_open(session *s, const run_settings *set);
 void session_close(session *s);
 

@@ -95,6 +95,7 @@ static void fold_params(kvf_llama_params *kp, const session *s, const run_settin
     kp->kv_layer = s->kv.layers.data;
     kp->sink = s->kv.sink;
     kp->recent = s->kv.recent;
+    kp->exact_bits = s->kv.exact_bits;
     kp->cpu = s->kv.cpu;
     kp->log = on_fold_log;
     kp->log_user = (void *)(uintptr_t)set; /* read only */
@@ -149,7 +150,7 @@ static int check_settings(const session *s, const run_settings *set)
     return CLI_GO;
 }
 
-int session_open(session *s, const run_settings *set)
+int session_load(session *s, const run_settings *set)
 {
     *s = (session){0};
     s->threads = set->threads > 0 ? (int)set->threads : cli_threads_default();
@@ -158,8 +159,13 @@ int session_open(session *s, const run_settings *set)
     if (code == CLI_GO) code = shape_read(&s->shape, &s->file);
     if (code == CLI_GO) code = check_settings(s, set);
     if (code == CLI_GO) code = load_model(s, set);
-    if (code == CLI_GO) code = open_context(s, set);
     return code;
+}
+
+int session_open(session *s, const run_settings *set)
+{
+    int code = session_load(s, set);
+    return code == CLI_GO ? open_context(s, set) : code;
 }
 
 void session_close(session *s)

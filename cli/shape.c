@@ -198,6 +198,7 @@ void shape_params(const shape *s, const kv_choice *kv, kvf_params *p, kvf_layer 
     p->v = kv->v;
     p->sink = kv->sink;
     p->recent = kv->recent;
+    p->exact_bits = kv->exact_bits;
     p->cpu = kv->cpu;
     p->error = error;
     p->error_size = error_size;

@@ -3,6 +3,9 @@
 #define _GNU_SOURCE
 #include "cli.h"
 
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
@@ -47,6 +50,26 @@ int64_t cli_memory_peak(void)
     return (int64_t)usage.ru_maxrss;
 #else
     return (int64_t)usage.ru_maxrss * 1024;
+#endif
+}
+
+int64_t cli_memory_resident(void)
+{
+    return proc_bytes("/proc/self/status", "VmRSS");
+}
+
+int64_t cli_memory_anonymous(void)
+{
+    return proc_bytes("/proc/self/status", "RssAnon");
+}
+
+int64_t cli_memory_allocated(void)
+{
+#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
+    struct mallinfo2 m = mallinfo2();
+    return (int64_t)(m.uordblks + m.hblkhd);
+#else
+    return -1;
 #endif
 }
 

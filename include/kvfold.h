@@ -86,7 +86,8 @@ typedef enum kvf_type { KVF_F16 = 1, KVF_F32 = 2 } kvf_type;
 typedef enum kvf_side { KVF_K = 0, KVF_V = 1 } kvf_side;
 typedef enum kvf_rope_style {
     KVF_ROPE_NORM = 0, /* pairs of neighbours: channels 2i and 2i + 1 */
-    KVF_ROPE_NEOX = 1  /* pairs of halves: channels i and i + rope_dims / 2 */
+    KVF_ROPE_NEOX = 1, /* pairs of halves: channels i and i + rope_dims / 2 */
+    KVF_ROPE_UNKNOWN = 2 /* the keys are turned in a way that cannot be described here; rope_dims is 0 */
 } kvf_rope_style;
 typedef enum kvf_log_level { KVF_LOG_INFO = 0, KVF_LOG_WARN = 1 } kvf_log_level;
 
@@ -112,7 +113,8 @@ typedef struct kvf_layer {
     const char *v;     /* the same for values */
     /* The rotary position embedding that the keys carry, for codecs that estimate key stages from the prompt. It turns the first
      * rope_dims channels in pairs by position * rope_freq[pair] radians; scaling rules (linear, YaRN, frequency factors) are all
-     * in the frequencies. 0 dims: the keys are not rotated. */
+     * in the frequencies. 0 dims: the keys are not rotated, unless the style is KVF_ROPE_UNKNOWN: then a centre from the prompt
+     * (centre=prompt) becomes a mean that every block carries (centre=block). */
     int32_t rope_dims;       /* even, at most k_dim */
     int32_t rope_style;      /* kvf_rope_style */
     const double *rope_freq; /* [rope_dims / 2], copied; NULL when rope_dims is 0 */
@@ -131,13 +133,17 @@ typedef struct kvf_params {
     int32_t max_batch;        /* rows of one batch; default 512 */
     int32_t threads;          /* how many threads will call kvf_attend_part at once (a hint for the split); default 1, at most 256 */
     int32_t window_keep;      /* tokens that windowed layers keep beyond their window, so that rm can step back; default 256 */
+    int32_t exact_bits;       /* how the rows of sink and window are kept: 16 (f16, default) or 8 (q8_0: 8.5 bits a value) */
+    int32_t seal_each;        /* 1: for judging codecs only. Queries see the rows of their own batch coded, themselves included, as in a
+                                 cache without a window; needs recent 0. Rows that do not fill an aligned block of 64 tokens within
+                                 the batch are seen exactly, and so are the first 128 where the codec estimates key stages. default 0 */
     const char *cpu;          /* "scalar", "avx2", "neon"; NULL: $KVFOLD_CPU, else the best present. Absent sets are refused */
     const kvf_allocator *allocator;                          /* NULL: pages of the operating system, touched only when used */
     void (*log)(void *user, kvf_log_level level, const char *text); /* NULL: silent. One line, no newline */
     void *log_user;
     char *error;              /* NULL, or error_size bytes where kvf_cache_create and kvf_bytes leave their sentence */
     size_t error_size;
-    int64_t reserved[8];
+    int64_t reserved[6];
 } kvf_params;
 
 /* Fills the defaults. Layers must be set by the caller. */
@@ -311,6 +317,25 @@ typedef struct kvf_stats_t {
 
 KVF_API int kvf_stats(const kvf_cache *cache, kvf_stats_t *s);
 
+/* How the keys of one layer are centred before they are coded, and how much that matters there. */
+typedef enum kvf_key_rule {
+    KVF_KEYS_AS_THEY_ARE = 0, /* no centre: the codec has none, or was told so */
+    KVF_KEYS_UNROTATED = 1,   /* mean of the prompt's un-rotated keys, one centre for 512 positions */
+    KVF_KEYS_PLAIN_MEAN = 2,  /* plain mean of the prompt's keys: they are not rotated, or do not turn as described */
+    KVF_KEYS_BLOCK_MEAN = 3   /* every block carries the mean of its keys */
+} kvf_key_rule;
+
+typedef struct kvf_keys_t {
+    uint32_t size;     /* set by the caller to sizeof(kvf_keys_t) */
+    int32_t rule;      /* kvf_key_rule in force; before the first estimates the one that is intended */
+    double mean_share; /* squared length of the mean key over the mean squared length, 0 to 1, over rows S to 63 of the first block
+                          that was sealed; the head with the most. -1: no block was sealed yet */
+    int32_t risky;     /* 1: mean_share is above 0.95, and the codec would spend its codes on that mean: few bits, no centre */
+} kvf_keys_t;
+
+/* KVF_E_ARG: no such layer; KVF_E_VERSION: wrong size. Layers that share K/V answer for their owner. */
+KVF_API int kvf_keys(const kvf_cache *cache, int32_t layer, kvf_keys_t *keys);
+
 /* `accounted` of a cache made with p that holds one sequence of n_tokens rows (0 to 2^36) appended from position 0, before it exists.
  * Negative kvf_error on failure (p->error says why). */
 KVF_API int64_t kvf_bytes(const kvf_params *p, int64_t n_tokens);
@@ -328,7 +353,7 @@ typedef struct kvf_codec_info {
 KVF_API int kvf_codec_list(int32_t i, kvf_codec_info *info);
 
 typedef struct kvf_spec_info {
-    char canonical[64];   /* the spec with every option written out */
+    char canonical[96];   /* the spec with every option written out */
     double bits_code;     /* bits per value: codes, scales, padding */
     size_t block_bytes;   /* one head of one block of 64 tokens */
     int32_t head_dim_padded;
@@ -372,6 +397,32 @@ KVF_API int kvf_op_kivi_dequantise(const uint8_t *codes, const float *scale, con
 /* Orthonormal Walsh-Hadamard transform in place (Sylvester order), n vectors of dim channels in blocks of `block` (a power of
  * two that divides dim). Its own inverse. */
 KVF_API int kvf_op_hadamard(float *x, int64_t n, int64_t dim, int32_t block);
+
+/* The scalar codebook of 2^bits levels with the least mean-square error (Lloyd 1957, Max 1960), ascending, symmetric: of a standard
+ * normal variable for dim 0, else of one coordinate of a random unit vector in dim dimensions, times sqrt(dim) (dim below 4: the
+ * normal variable too). levels[2^bits]; *error, which may be NULL, receives that error. The same bits on every target. KVF_E_ARG when
+ * bits is not 1 to 8, or dim is negative or above 2^20. */
+KVF_API int kvf_op_codebook(int32_t bits, int32_t dim, float *levels, double *error);
+
+/* code = number of midpoints (levels[i] + levels[i + 1]) / 2 that lie strictly below x: the nearest level, and of two equally near ones
+ * the lower. levels[n_levels] must not descend; 1 to 256 of them. Midpoints are f32: the sum is rounded, its half is exact. Infinite x
+ * get the outermost codes. KVF_E_NONFINITE: x is NaN, or a level is not finite or beyond half the f32 range; nothing is promised of
+ * codes then. */
+KVF_API int kvf_op_codebook_quantise(const float *x, size_t n, const float *levels, int32_t n_levels, uint8_t *codes);
+/* x = levels[code]. KVF_E_ARG when a code is not below n_levels. */
+KVF_API int kvf_op_codebook_dequantise(const uint8_t *codes, size_t n, const float *levels, int32_t n_levels, float *x);
+
+/* Norm, Hadamard transform, codebook and packing of n vectors x[n][dim] in one go, each vector read once and nothing written but its
+ * norm and its codes: norm = ||x||, codes = quantise(y * (sqrt(dim) / norm)) with y = x transformed in blocks of `block` (1: not at
+ * all; see kvf_op_hadamard), packed as kvf_op_pack does into packed[n][kvf_op_packed_bytes(dim, bits)]. levels[2^bits] as above, in
+ * units of a coordinate of a vector of length sqrt(dim), as kvf_op_codebook gives them. The codes are those of the operations one
+ * after the other, bit for bit. A vector of norm 0 is coded as zeros. dim is 1 to 1024. Sums are f32, element i into partial sum
+ * i % 16, then halves added pairwise. KVF_E_NONFINITE: a norm is not finite. */
+KVF_API int kvf_op_rotate_quantise_pack(const float *x, int64_t n, int32_t dim, int32_t block, const float *levels, int32_t bits,
+                                        uint8_t *packed, float *norm);
+/* And back: x = transform(levels[code] * (norm / sqrt(dim))). */
+KVF_API int kvf_op_unpack_dequantise_rotate(const uint8_t *packed, const float *norm, int64_t n, int32_t dim, int32_t block,
+                                            const float *levels, int32_t bits, float *x);
 
 /* Encodes 64 tokens of one head, x[64][head_dim], into a record of kvf_spec_info.block_bytes bytes (64-byte aligned) as the
  * cache would, and back. Rows are rounded to f16 first (saturating); NaN and infinity are refused. Stages that come from a

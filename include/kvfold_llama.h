@@ -45,10 +45,12 @@ typedef struct kvf_llama_params {
     const char *kv_layer;  /* NULL or overrides "0,1,8-11=q8_0;5=kivi4/kivi2": layers = K and V, or K/V */
     int32_t sink, recent;  /* tokens kept exact at the start and at the end; defaults 4 and 64; -1: the default */
     const char *cpu;       /* instruction set, NULL: best */
+    int32_t exact_bits;    /* how those are kept: 16 (f16), 8 (q8_0); 0: the default, 16 */
+    int32_t seal_each;     /* as in kvf_params: for judging codecs only */
     int32_t keep_host_attention; /* 1: let libllama compute its own attention too (slower; a check). Default 0 */
     void (*log)(void *user, kvf_log_level level, const char *text);
     void *log_user;
-    int64_t reserved[8];
+    int64_t reserved[7];
 } kvf_llama_params;
 
 KVF_API void kvf_llama_params_init(kvf_llama_params *p);

@@ -94,6 +94,8 @@ static void describe_layers(const kvf_llama *h, kvf_layer *layers)
         if (l->rope_freq) {
             layers[i].rope_dims = l->rope.dims, layers[i].rope_freq = l->rope_freq;
             layers[i].rope_style = l->rope.mode == GGML_ROPE_TYPE_NORMAL ? KVF_ROPE_NORM : KVF_ROPE_NEOX;
+        } else if (l->rope.dims) {
+            layers[i].rope_style = KVF_ROPE_UNKNOWN;
         }
         layers[i].k = l->share < 0 ? l->k : NULL;
         layers[i].v = l->share < 0 && !l->v_in_k ? l->v : NULL;
@@ -117,6 +119,8 @@ static int create_cache(kvf_llama *h)
     p.n_layers = h->n_attn, p.layers = layers;
     if (h->sink >= 0) p.sink = h->sink;
     if (h->recent >= 0) p.recent = h->recent;
+    p.seal_each = h->seal_each;
+    if (h->exact_bits) p.exact_bits = h->exact_bits;
     p.max_sequences = h->n_seq, p.max_batch = h->n_batch, p.threads = most_threads(h);
     p.cpu = h->cpu, p.log = h->log, p.log_user = h->log_user, p.error = why, p.error_size = sizeof why;
     int rc = kvf_cache_create(&h->cache, &p);

@@ -114,6 +114,7 @@ int kvf_attend_begin(kvf_cache *c, const kvf_attention *a, kvf_plan *plan)
     kvfi_attend *t = &c->attend;
     t->request = *a;
     kvfi_learn_queries(c);
+    kvfi_code_request(c);
     split(c);
     atomic_store(&t->done, 0);
     for (int32_t i = 0; i < t->parts; i++) atomic_flag_clear(&t->part_taken[i]);

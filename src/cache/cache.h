@@ -71,6 +71,8 @@ typedef struct kvfi_attend {
     atomic_flag *part_taken; /* [max_items or max_parts] each part is done once, however often it is asked for */
     atomic_flag *slot_busy; /* [threads] */
     uint8_t *slots;         /* [threads] */
+    uint8_t *coded;         /* seal_each */
+    int32_t by_row;         /* the request's rows are indexed by batch row, not by the host's cell */
 } kvfi_attend;
 
 struct kvf_cache {
@@ -90,6 +92,7 @@ struct kvf_cache {
     int64_t reserved_tokens;
     int64_t saturated;
     int32_t said_unturned;
+    int32_t keys_known; /* the first block was sealed */
     char error[320];
 };
 
@@ -139,6 +142,10 @@ int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t rows);
 /* Stores the batch of every store and run (all checked before; cannot fail). */
 void kvfi_seal_batch(kvf_cache *c);
 
+/* What is said of keys (keys.c): x[64][dim] of one head of the first block that is sealed; and once they are all known. */
+void kvfi_watch_keys(const kvf_cache *c, kvfi_store *st, const float *x);
+void kvfi_say_risky(kvf_cache *c);
+
 /* Estimates (learn.c). pend: before a batch of run r; queries: of the open attention; rows: at commit, before sealing. */
 int kvfi_learn_room(kvf_cache *c);
 void kvfi_learn_pend(kvf_cache *c, const kvfi_run *r);
@@ -160,12 +167,18 @@ static inline double *kvfi_table_c0(const uint8_t *table, const kvfi_store *stor
 }
 static inline float *kvfi_table_scale(const uint8_t *table, const kvfi_store *store, int32_t head)
 {
-    return (float *)(void *)(kvfi_table_c0(table, store, head) + store->k.dim);
+    return (float *)(void *)(kvfi_table_c0(table, store, head) + store->k.head_dim);
 }
 
 /* Centre of the segment that a table row's block lies in, centre[dim], and the channel scale it was divided by. */
 const float *kvfi_block_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_store *st, uint8_t *row, int32_t head,
                                float *centre);
+
+/* Token t of a record of `part` that was unfolded to `tile`: transform and block mean undone, x[dim]; stages of the prompt are not. */
+void kvfi_decoded_row(const kvf_cache *c, const kvf_part *part, const void *record, const float *tile, int32_t t, float *x);
+
+/* seal_each: the rows of the open request become what coding makes of them (seal_each.c). */
+void kvfi_code_request(kvf_cache *c);
 
 /* Row i of the open rows (window, then batch) of one side of a store, as f16 into out[dim]. */
 typedef struct kvfi_open_rows {

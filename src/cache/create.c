@@ -12,7 +12,7 @@ void kvf_params_init(kvf_params *p)
     memset(p, 0, sizeof *p);
     p->size = sizeof *p;
     p->sink = 4, p->recent = 64;
-    p->max_sequences = 1, p->max_batch = 512, p->threads = 1, p->window_keep = 256;
+    p->max_sequences = 1, p->max_batch = 512, p->threads = 1, p->window_keep = 256, p->exact_bits = 16;
     kvf_preset_info preset;
     for (int32_t i = 0; !kvf_preset_list(i, &preset); i++)
         if (preset.is_default) p->k = preset.k, p->v = preset.v;
@@ -51,6 +51,7 @@ const char *kvf_cache_error(const kvf_cache *c)
     X(attend.items, g->max_items, kvfi_item)                                                                                    \
     X(attend.part_taken, g->max_items > g->max_parts ? g->max_items : g->max_parts, atomic_flag)                                \
     X(attend.slot_busy, g->threads, atomic_flag)                                                                                \
+    X(attend.coded, g->coded_bytes, uint8_t)                                                                                    \
     X(attend.partials, (size_t)g->max_parts * g->partial_bytes, uint8_t)                                                        \
     X(attend.slots, (size_t)g->threads * g->slot_bytes, uint8_t)
 
@@ -71,7 +72,7 @@ static size_t region_bytes(const kvfi_geometry *g)
 
 size_t kvfi_fixed_bytes(const kvfi_geometry *g)
 {
-    return sizeof(kvf_cache) + g->layers_bytes + g->stores_bytes + g->pairs_bytes + region_bytes(g);
+    return sizeof(kvf_cache) + g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + region_bytes(g);
 }
 
 static void place_fixed(kvf_cache *c)

@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "cache/geometry.h"
 #include "cache/cache.h"
+#include "cache/rows.h"
 #include "base/text.h"
+#include "codec/shared/rotation.h"
+#include "codec/shared/stages.h"
 
 #include <string.h>
 
@@ -36,6 +39,9 @@ static int check_params(const kvf_params *p, char *error, size_t error_size)
     CHECK(p->max_sequences >= 1 && p->max_sequences <= 256, "max_sequences is %d; allowed are 1 to 256", (int)p->max_sequences);
     CHECK(p->max_batch >= 1 && p->max_batch <= 65536, "max_batch is %d; allowed are 1 to 65536 rows", (int)p->max_batch);
     CHECK(p->threads >= 1 && p->threads <= 256, "threads is %d; allowed are 1 to 256", (int)p->threads);
+    CHECK(p->exact_bits == 16 || p->exact_bits == 8, "exact_bits is %d; allowed are 16 (f16) and 8 (q8_0)", (int)p->exact_bits);
+    CHECK(p->seal_each == 0 || (p->seal_each == 1 && p->recent == 0), "seal_each is %d with recent %d; allowed are 0, and 1 with recent 0",
+          (int)p->seal_each, (int)p->recent);
     CHECK(p->window_keep >= 0, "window_keep is %d; allowed are 0 and more tokens", (int)p->window_keep);
     return KVF_OK;
 }
@@ -61,8 +67,10 @@ static int check_layer(const kvf_params *p, int i, char *error, size_t error_siz
           (int)l->k_dim);
     CHECK(l->rope_dims >= 0 && l->rope_dims % 2 == 0 && l->rope_dims <= l->k_dim && (!l->rope_dims || l->rope_freq),
           "layer %d: rope_dims is %d; it must be even, at most k_dim (%d), and have frequencies", i, (int)l->rope_dims, (int)l->k_dim);
-    CHECK(l->rope_style == KVF_ROPE_NORM || l->rope_style == KVF_ROPE_NEOX, "layer %d: rope_style is %d; allowed are 0 and 1", i,
+    CHECK(l->rope_style >= KVF_ROPE_NORM && l->rope_style <= KVF_ROPE_UNKNOWN, "layer %d: rope_style is %d; allowed are 0 to 2", i,
           (int)l->rope_style);
+    CHECK(l->rope_style != KVF_ROPE_UNKNOWN || !l->rope_dims, "layer %d: rope_dims is %d, but its rope_style is unknown", i,
+          (int)l->rope_dims);
     for (int32_t f = 0; f < l->rope_dims / 2; f++)
         CHECK(l->rope_freq[f] > -1e3 && l->rope_freq[f] < 1e3, "layer %d: rope_freq[%d] is %g", i, (int)f, l->rope_freq[f]);
     CHECK(l->share >= -1 && l->share < i, "layer %d: share is %d; it must be -1 or an earlier layer", i, (int)l->share);
@@ -86,12 +94,16 @@ static int setup_latent(kvfi_store *s, char *error, size_t error_size)
                       (int)s->layer, s->k.codec->name);
         return KVF_E_UNSUPPORTED;
     }
-    if (s->k.rot && s->v_dim % s->k.rot) {
-        kvfi_sentence(error, error_size, "layer %d: a rotation in blocks of %d channels does not divide the %d channels of V in K",
-                      (int)s->layer, (int)s->k.rot, (int)s->v_dim);
+    if (s->k.centre || s->k.block_mean || s->k.scaled) {
+        kvfi_sentence(error, error_size, "layer %d: V inside K cannot be centred or scaled with the keys; use centre=none,scale=none",
+                      (int)s->layer);
         return KVF_E_UNSUPPORTED;
     }
-    return KVF_OK;
+    s->turned = s->k.rot, s->turned.size = s->v_dim;
+    if (s->k.rot.kind == KVF_ROT_NONE || (s->k.rot.kind == KVF_ROT_H && s->v_dim % s->k.rot.block == 0)) return KVF_OK;
+    kvfi_sentence(error, error_size, "layer %d: rot=%s mixes the %d channels of V inside K with the others; rot=none does not",
+                  (int)s->layer, kvfi_rotation_name(&s->k.rot), (int)s->v_dim);
+    return KVF_E_UNSUPPORTED;
 }
 
 static int setup_side(kvfi_store *s, const char *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t error_size)
@@ -107,11 +119,14 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     const kvf_layer *l = &p->layers[i];
     kvfi_store *s = &g->stores[g->n_stores];
     *s = (kvfi_store){.layer = i, .kv_heads = l->kv_heads, .v_dim = l->v_dim, .v_in_k = l->v_in_k != 0, .window = l->window};
+    s->mean_share = -1;
     const char *k = l->k ? l->k : p->k, *v = l->v ? l->v : p->v;
     int rc = setup_side(s, k, KVF_K, l->k_dim, &s->k, error, error_size);
     if (!rc && !s->v_in_k) rc = setup_side(s, v, KVF_V, l->v_dim, &s->v, error, error_size);
     if (!rc && s->v_in_k) rc = setup_latent(s, error, error_size);
     if (rc) return rc;
+    if (!s->v_in_k) s->turned = s->v.rot;
+    if (l->rope_style == KVF_ROPE_UNKNOWN && s->k.centre) kvfi_centre_by_block(&s->k);
     s->self = s->k.centre || s->k.scaled;
     s->n_pairs = s->self ? l->rope_dims / 2 : 0;
     s->record_bytes = s->k.bytes + (s->v_in_k ? 0 : s->v.bytes);
@@ -119,8 +134,8 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     /* A head reads K, V, and then K of the next block, which usually follows in memory. */
     s->k.next_offset = (int64_t)(s->v_in_k ? s->block_bytes : s->k.bytes), s->k.next_bytes = s->v_in_k ? s->k.bytes : s->v.bytes;
     if (!s->v_in_k) s->v.next_offset = (int64_t)s->block_bytes - (int64_t)s->k.bytes, s->v.next_bytes = s->k.bytes;
-    s->k_row = 2 * (size_t)l->k_dim;
-    s->v_row = s->v_in_k ? 0 : 2 * (size_t)l->v_dim;
+    s->k_row = kvfi_row_bytes(p->exact_bits, l->k_dim);
+    s->v_row = s->v_in_k ? 0 : kvfi_row_bytes(p->exact_bits, l->v_dim);
     s->first_head = g->n_heads;
     g->n_heads += s->kv_heads;
     g->n_stores++;
@@ -147,6 +162,8 @@ static int setup_layer(kvfi_geometry *g, const kvf_params *p, int i, char *error
     o->v_in_k = l->v_in_k != 0, o->group = l->q_heads / l->kv_heads, o->window = l->window, o->shares = l->share >= 0;
     o->store = store_of(g, l->share >= 0 ? l->share : i);
     kvfi_store *s = &g->stores[o->store];
+    o->v_stride = kvfi_round_up((size_t)l->v_dim, 16);
+    if (!s->v_in_k && o->v_stride < (size_t)s->v.dim_pad) o->v_stride = (size_t)s->v.dim_pad;
     if (!l->window) s->window = 0;
     else if (s->window && l->window > s->window) s->window = l->window;
     return KVF_OK;
@@ -181,6 +198,52 @@ static int setup_pairs(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     return KVF_OK;
 }
 
+static int same_matrix(const kvf_rotation *a, const kvf_rotation *b)
+{
+    return kvfi_rotation_floats(a) && a->kind == b->kind && a->size == b->size && a->seed == b->seed;
+}
+
+/* The i-th rotation: those of keys and values of all stores, in turn. */
+static kvf_rotation *rotation_at(const kvfi_geometry *g, int i)
+{
+    kvfi_store *s = &g->stores[i / 2];
+    return i % 2 ? &s->turned : &s->k.rot;
+}
+
+/* The first rotation with the same matrix as the i-th. */
+static int first_same(const kvfi_geometry *g, int i)
+{
+    int first = 0;
+    while (first < i && !same_matrix(rotation_at(g, first), rotation_at(g, i))) first++;
+    return first;
+}
+
+/* Rotations that are matrices: one copy of each. */
+static int setup_matrices(kvfi_geometry *g, const kvf_allocator *a, char *error, size_t error_size)
+{
+    size_t floats = 0, largest = 0;
+    for (int i = 0; i < 2 * g->n_stores; i++) {
+        const size_t n = kvfi_rotation_floats(rotation_at(g, i));
+        if (first_same(g, i) == i) floats += n;
+        if (n > largest) largest = n;
+    }
+    g->matrices_bytes = floats * sizeof *g->matrices;
+    if (!floats) return KVF_OK;
+    float *at = g->matrices = kvfi_alloc(a, g->matrices_bytes);
+    double *work = kvfi_alloc(a, largest * sizeof *work);
+    if (!at || !work) kvfi_sentence(error, error_size, "out of memory for rotation matrices of %zu bytes", g->matrices_bytes);
+    for (int i = 0; at && work && i < 2 * g->n_stores; i++) {
+        kvf_rotation *rot = rotation_at(g, i);
+        const int first = first_same(g, i);
+        if (!kvfi_rotation_floats(rot)) continue;
+        rot->matrix = first < i ? rotation_at(g, first)->matrix : at;
+        if (first == i) kvfi_rotation_fill(rot, work, at), at += kvfi_rotation_floats(rot);
+    }
+    kvfi_release(a, work, largest * sizeof *work);
+    for (int i = 0; i < g->n_stores; i++) g->stores[i].v.rot = g->stores[i].turned;
+    return at && work ? KVF_OK : KVF_E_NOMEM;
+}
+
 /* Where estimates lie: sums with the sequence, finished tables in sets that sequences share. */
 static void lay_out_estimates(kvfi_geometry *g, size_t *at)
 {
@@ -188,7 +251,7 @@ static void lay_out_estimates(kvfi_geometry *g, size_t *at)
     for (int i = 0; i < g->n_stores; i++) {
         kvfi_store *s = &g->stores[i];
         if (!s->self) continue;
-        size_t dim = (size_t)s->k.dim, heads = (size_t)s->kv_heads;
+        size_t dim = (size_t)s->k.head_dim, heads = (size_t)s->kv_heads;
         s->key_sums = advance(at, heads * KVFI_KEY_SUMS * dim * sizeof(double));
         s->pair_sums = advance(at, (size_t)s->n_pairs * 3 * sizeof(double));
         s->table_head = kvfi_round_up(dim * (sizeof(double) + sizeof(float)), 8);
@@ -233,7 +296,7 @@ static void lay_out_scratch(kvfi_geometry *g)
         const kvfi_layer *l = &g->layers[i];
         const kvfi_store *s = &g->stores[l->store];
         k_pad = max_size(k_pad, (size_t)s->k.dim_pad);
-        v_pad = max_size(v_pad, kvfi_round_up((size_t)l->v_dim, 16));
+        v_pad = max_size(v_pad, l->v_stride);
         prepared = max_size(prepared, g->kernels.kind[s->k.kind].prepared_bytes(&s->k, KVFI_DIRECT));
         size_t groups = (size_t)(g->max_sequences < g->max_batch ? g->max_sequences : g->max_batch);
         size_t vectors = (size_t)g->max_batch * (size_t)l->group;
@@ -249,10 +312,32 @@ static void lay_out_scratch(kvfi_geometry *g)
     g->slot_acc_rotated = advance(&at, KVFI_VECTORS * v_pad * f);
     g->slot_tile_k = advance(&at, k_pad * KVF_BLOCK * f);
     g->slot_tile_v = advance(&at, v_pad * KVF_BLOCK * f);
+    if (g->exact_bits < 16) {
+        g->slot_rows_k = advance(&at, k_pad * KVF_BLOCK * f);
+        g->slot_rows_v = advance(&at, v_pad * KVF_BLOCK * f);
+    }
     g->slot_bytes = at;
     g->max_items = (int32_t)items;
     g->max_parts = g->threads > 1 ? 6 * g->threads : 0;
     g->partial_bytes = kvfi_round_up(KVFI_DIRECT * (v_pad + 2) * f, 64);
+}
+
+/* What seal_each codes and decodes a layer's rows in: two tiles, the rows of all heads and both sides, one record. */
+static void lay_out_coded(kvfi_geometry *g)
+{
+    size_t pad = 16, rows = 0, record = 64, at = 0;
+    for (int i = 0; g->seal_each && i < g->n_layers; i++) {
+        const kvfi_layer *l = &g->layers[i];
+        const kvfi_store *s = &g->stores[l->store];
+        pad = max_size(pad, max_size((size_t)s->k.dim_pad, l->v_stride));
+        rows = max_size(rows, (size_t)g->max_batch * (size_t)l->kv_heads * (size_t)(l->k_dim + l->v_dim));
+        record = max_size(record, max_size(s->k.bytes, s->v.bytes));
+    }
+    if (!rows) return;
+    advance(&at, 2 * pad * KVF_BLOCK * sizeof(float));
+    g->coded_rows = advance(&at, rows * sizeof(float));
+    g->coded_record = advance(&at, record);
+    g->coded_bytes = at;
 }
 
 int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocator *a, char *error, size_t error_size)
@@ -266,7 +351,8 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     }
     rc = kvfi_kernels_select(p->cpu, &g->kernels, error, error_size);
     if (rc) return rc;
-    g->n_layers = p->n_layers, g->sink = p->sink, g->recent = p->recent, g->keep = p->window_keep;
+    g->n_layers = p->n_layers, g->sink = p->sink, g->recent = p->recent, g->keep = p->window_keep, g->seal_each = p->seal_each;
+    g->exact_bits = p->exact_bits;
     g->max_sequences = p->max_sequences, g->max_batch = p->max_batch, g->threads = p->threads;
     g->window_rows = (p->recent + KVF_BLOCK - 1 + KVF_BLOCK - 1) / KVF_BLOCK * KVF_BLOCK;
     g->layers_bytes = (size_t)p->n_layers * sizeof *g->layers;
@@ -279,6 +365,7 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     }
     for (int i = 0; i < p->n_layers && !rc; i++) rc = setup_layer(g, p, i, error, error_size);
     if (!rc) rc = setup_pairs(g, p, a, error, error_size);
+    if (!rc) rc = setup_matrices(g, a, error, error_size);
     for (int i = 0; i < g->n_stores; i++)
         if (g->stores[i].self) g->first_seal = KVFI_EPOCH_FIRST;
     /* Blocks that wait for the first estimates wait in the window: up to 127 rows. */
@@ -289,6 +376,7 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     }
     lay_out_sequence(g);
     lay_out_scratch(g);
+    lay_out_coded(g);
     g->fixed_bytes = kvfi_fixed_bytes(g);
     return KVF_OK;
 }
@@ -298,5 +386,6 @@ void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
     kvfi_release(a, g->layers, g->layers_bytes);
     kvfi_release(a, g->stores, g->stores_bytes);
     kvfi_release(a, g->pairs, g->pairs_bytes);
+    kvfi_release(a, g->matrices, g->matrices_bytes);
     memset(g, 0, sizeof *g);
 }

@@ -99,8 +99,8 @@ static void add_row(kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int
     }
     for (int32_t h = 0; h < st->kv_heads; h++) {
         kvfi_read_open(&open, s->open + i, h, half);
-        kvfi_load_row(half, 0, st->k.dim, k);
-        kvfi_add_key(keys + (size_t)h * KVFI_KEY_SUMS * (size_t)st->k.dim, k, st->k.dim, st->pairs, st->n_pairs,
+        kvfi_load_row(half, 0, st->k.head_dim, k);
+        kvfi_add_key(keys + (size_t)h * KVFI_KEY_SUMS * (size_t)st->k.head_dim, k, st->k.head_dim, st->pairs, st->n_pairs,
                      (const double (*)[2])turns);
     }
 }
@@ -121,8 +121,9 @@ static int64_t gather_queries(const kvf_cache *c, const kvfi_sequence *s, int st
 }
 
 /* The caller is told once a cache, not once a sequence. */
-static void say_unturned(kvf_cache *c, const kvfi_store *st)
+static void say_unturned(kvf_cache *c, kvfi_store *st)
 {
+    st->unturned = 1;
     char text[200];
     if (!c->log || c->said_unturned) return;
     c->said_unturned = 1;
@@ -134,15 +135,15 @@ static void say_unturned(kvf_cache *c, const kvfi_store *st)
 
 static void make_store_tables(kvf_cache *c, kvfi_sequence *s, int store, int32_t epoch)
 {
-    const kvfi_store *st = &c->g.stores[store];
+    kvfi_store *st = &c->g.stores[store];
     uint8_t *table = (uint8_t *)(uintptr_t)kvfi_table(c, s, epoch, st);
     double queries[1024], unrotated = 0, plain = 0;
-    kvfi_estimate e = {.pairs = st->pairs, .n_pairs = st->n_pairs, .dim = st->k.dim, .centred = st->k.centre, .scaled = st->k.scaled};
+    kvfi_estimate e = {.pairs = st->pairs, .n_pairs = st->n_pairs, .dim = st->k.head_dim, .centred = st->k.centre, .scaled = st->k.scaled};
     e.n = (KVFI_EPOCH_FIRST << epoch) - KVFI_SKIP;
     e.pair_sums = (const double (*)[3])(const void *)(s->exact + st->pair_sums);
     e.queries = queries;
     for (int32_t h = 0; h < st->kv_heads; h++) {
-        e.keys = (const double *)(const void *)(s->exact + st->key_sums) + (size_t)h * KVFI_KEY_SUMS * (size_t)st->k.dim;
+        e.keys = (const double *)(const void *)(s->exact + st->key_sums) + (size_t)h * KVFI_KEY_SUMS * (size_t)st->k.head_dim;
         kvfi_mean_energy(&e, &unrotated, &plain);
     }
     /* Un-rotating must concentrate the mean. Where there is hardly a mean both are noise of equal size. */
@@ -151,7 +152,7 @@ static void make_store_tables(kvf_cache *c, kvfi_sequence *s, int store, int32_t
     if (!rotate) say_unturned(c, st);
     for (int32_t h = 0; h < st->kv_heads; h++) {
         memset(queries, 0, sizeof queries);
-        e.keys = (const double *)(const void *)(s->exact + st->key_sums) + (size_t)h * KVFI_KEY_SUMS * (size_t)st->k.dim;
+        e.keys = (const double *)(const void *)(s->exact + st->key_sums) + (size_t)h * KVFI_KEY_SUMS * (size_t)st->k.head_dim;
         e.n_queries = gather_queries(c, s, store, epoch, h, queries);
         kvfi_make_table(&e, rotate != 0, kvfi_table_c0(table, st, h), kvfi_table_scale(table, st, h));
     }
@@ -194,8 +195,8 @@ const float *kvfi_block_stages(const kvf_cache *c, const kvfi_sequence *s, const
 {
     double turned[1024];
     const uint8_t *table = kvfi_table(c, s, *kvfi_row_epoch(row), st);
-    memcpy(turned, kvfi_table_c0(table, st, head), (size_t)st->k.dim * sizeof *turned);
+    memcpy(turned, kvfi_table_c0(table, st, head), (size_t)st->k.head_dim * sizeof *turned);
     kvfi_turn(turned, st->pairs, kvfi_table_turns(table) ? st->n_pairs : 0, *kvfi_row_first(row) / KVFI_SEGMENT);
-    for (int32_t d = 0; d < st->k.dim; d++) centre[d] = (float)turned[d];
+    for (int32_t d = 0; d < st->k.head_dim; d++) centre[d] = (float)turned[d];
     return kvfi_table_scale(table, st, head);
 }

@@ -2,6 +2,9 @@
  * Reading rows back as attention sees them: exact ones as they are, packed ones decoded, with transform and stages undone. */
 #include "base/half.h"
 #include "cache/cache.h"
+#include "cache/rows.h"
+#include "codec/shared/rotation.h"
+#include "codec/shared/stages.h"
 
 #include <string.h>
 
@@ -15,7 +18,7 @@ typedef struct reader {
 /* One exact row. */
 static void read_exact(const reader *r, size_t offset, size_t row_bytes, size_t row, float *out)
 {
-    kvfi_load_row(r->s->exact + offset + row * row_bytes, 0, r->dim, out);
+    kvfi_row_get(r->c->g.exact_bits, r->s->exact + offset + row * row_bytes, r->dim, out);
 }
 
 static int from_sink(const reader *r, int64_t pos, float *out)
@@ -43,7 +46,15 @@ static void undo_stages(const reader *r, uint8_t *row, float *x)
 {
     float centre[1024];
     const float *scale = kvfi_block_stages(r->c, r->s, r->st, row, r->head, centre);
-    for (int32_t d = 0; d < r->st->k.dim; d++) x[d] = x[d] * scale[d] + centre[d];
+    for (int32_t d = 0; d < r->st->k.head_dim; d++) x[d] = x[d] * scale[d] + centre[d];
+}
+
+void kvfi_decoded_row(const kvf_cache *c, const kvf_part *part, const void *record, const float *tile, int32_t t, float *x)
+{
+    for (int32_t d = 0; d < part->dim; d++)
+        x[d] = part->side == KVF_V ? tile[(size_t)t * (size_t)part->dim_pad + (size_t)d] : tile[(size_t)d * KVF_BLOCK + (size_t)t];
+    kvfi_add_mean(part, record, x);
+    kvfi_rotate_back(&part->rot, c->g.kernels.hadamard, x, (size_t)part->dim, 1);
 }
 
 /* Token t of a block: the whole record is decoded, which costs nothing that matters here. */
@@ -53,10 +64,9 @@ static void from_block(const reader *r, uint8_t *row, uint32_t id, int32_t t, fl
     const kvf_part *part = values ? &r->st->v : &r->st->k;
     const uint8_t *record = kvfi_pool_data(&r->c->pools[r->store], id) + (size_t)r->head * r->st->record_bytes;
     float *tile = (float *)(void *)(r->c->attend.slots + r->c->g.slot_tile_k), x[1024];
-    r->c->g.kernels.kind[part->kind].unfold(part, record + (values ? r->st->k.bytes : 0), tile);
-    for (int32_t d = 0; d < part->dim; d++)
-        x[d] = values ? tile[(size_t)t * (size_t)part->dim_pad + (size_t)d] : tile[(size_t)d * KVF_BLOCK + (size_t)t];
-    if (part->rot) r->c->g.kernels.hadamard(x, (size_t)part->dim, 1, part->dim, part->rot);
+    if (values) record += r->st->k.bytes;
+    r->c->g.kernels.kind[part->kind].unfold(part, record, tile);
+    kvfi_decoded_row(r->c, part, record, tile, t, x);
     if (!values && r->st->self) undo_stages(r, row, x);
     memcpy(out, x, (size_t)r->dim * sizeof *out);
 }

@@ -2,6 +2,7 @@
  * Commit: frees blocks that left a window, codes whole blocks from window and batch rows, keeps the rest in the window.
  * Rows always pass through f16, wherever they come from, so that the chunking of the input cannot change a byte. */
 #include "cache/cache.h"
+#include "cache/rows.h"
 #include "base/half.h"
 
 #include <string.h>
@@ -30,22 +31,38 @@ static uint8_t *window_row(const kvf_cache *c, const kvfi_sequence *s, const uin
     return (uint8_t *)(uintptr_t)window + ((size_t)head * (size_t)c->g.window_rows + (size_t)slot) * row_bytes;
 }
 
-void kvfi_read_open(const kvfi_open_rows *o, int32_t i, int32_t head, uint16_t *out)
+/* Row i of the batch itself, i >= open. */
+static void read_staged(const kvfi_open_rows *o, int32_t i, int32_t head, uint16_t *out)
 {
-    if (i < o->s->open) {
-        memcpy(out, window_row(o->c, o->s, o->window, o->row_bytes, i, head), o->row_bytes);
-        return;
-    }
     const char *row = staged_row(o->c, o->view, o->cells, o->run, i - o->s->open, head);
     size_t size = o->view->type == KVF_F32 ? 4 : 2;
     for (int32_t d = 0; d < o->dim; d++) out[d] = to_half(row + size * (size_t)d, o->view->type);
+}
+
+/* The same whether the row was in the window or not: what the window does to a row is done to all. */
+void kvfi_read_open(const kvfi_open_rows *o, int32_t i, int32_t head, uint16_t *out)
+{
+    const int32_t bits = o->c->g.exact_bits;
+    float x[1024];
+    if (i >= o->s->open) {
+        read_staged(o, i, head, out);
+        kvfi_row_round(bits, out, o->dim);
+        return;
+    }
+    const uint8_t *row = window_row(o->c, o->s, o->window, o->row_bytes, i, head);
+    if (bits == 16) {
+        memcpy(out, row, o->row_bytes);
+        return;
+    }
+    kvfi_row_get(bits, row, o->dim, x);
+    for (int32_t d = 0; d < o->dim; d++) out[d] = kvfi_half_saturated(x[d]);
 }
 
 kvfi_open_rows kvfi_open_keys(const kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int store)
 {
     const kvfi_store *st = &c->g.stores[store];
     const kvfi_staged *g = &c->batch.staged[store];
-    return (kvfi_open_rows){c, s, r, &g->k, g->cells, s->exact + st->window_k, st->k_row, st->k.dim};
+    return (kvfi_open_rows){c, s, r, &g->k, g->cells, s->exact + st->window_k, st->k_row, st->k.head_dim};
 }
 
 static kvfi_open_rows open_values(const kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int store)
@@ -61,7 +78,7 @@ static void apply_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_
     float centre[1024];
     const float *scale = kvfi_block_stages(c, s, st, row, head, centre);
     for (int32_t t = 0; t < KVF_BLOCK; t++)
-        for (int32_t d = 0; d < st->k.dim; d++) x[t * st->k.dim + d] = (x[t * st->k.dim + d] - centre[d]) / scale[d];
+        for (int32_t d = 0; d < st->k.head_dim; d++) x[t * st->k.head_dim + d] = (x[t * st->k.head_dim + d] - centre[d]) / scale[d];
 }
 
 /* 64 open rows from `first` on as floats. */
@@ -80,8 +97,13 @@ static void fill_sink(const kvfi_open_rows *o, int32_t rows, int32_t heads, uint
     uint16_t half[1024];
     for (int32_t h = 0; h < heads; h++)
         for (int32_t i = 0; i < rows; i++) {
-            kvfi_read_open(o, i, h, half);
-            memcpy(sink + ((size_t)h * (size_t)rows + (size_t)i) * o->row_bytes, half, o->row_bytes);
+            uint8_t *to = sink + ((size_t)h * (size_t)rows + (size_t)i) * o->row_bytes;
+            if (i < o->s->open) {
+                memcpy(to, window_row(o->c, o->s, o->window, o->row_bytes, i, h), o->row_bytes);
+                continue;
+            }
+            read_staged(o, i, h, half);
+            kvfi_row_put(o->c->g.exact_bits, half, o->dim, to);
         }
 }
 
@@ -92,8 +114,8 @@ static void keep_open(const kvfi_open_rows *o, int32_t seals, int32_t heads)
     int32_t from = o->s->open > seals * KVF_BLOCK ? o->s->open : seals * KVF_BLOCK, to = o->s->open + o->run->count;
     for (int32_t h = 0; h < heads; h++)
         for (int32_t i = from; i < to; i++) {
-            kvfi_read_open(o, i, h, half);
-            memcpy(window_row(o->c, o->s, o->window, o->row_bytes, i, h), half, o->row_bytes);
+            read_staged(o, i, h, half);
+            kvfi_row_put(o->c->g.exact_bits, half, o->dim, window_row(o->c, o->s, o->window, o->row_bytes, i, h));
         }
 }
 
@@ -142,6 +164,7 @@ static void seal_side(const kvfi_open_rows *o, const kvf_part *part, int store, 
         if (id == KVFI_NO_BLOCK) continue;
         for (int32_t h = 0; h < heads; h++) {
             load_block(o, j * KVF_BLOCK, h, x);
+            if (part->side == KVF_K && !c->keys_known && j == 0) kvfi_watch_keys(c, &c->g.stores[store], x);
             if (part->side == KVF_K && c->g.stores[store].self) apply_stages(c, o->s, &c->g.stores[store], row, h, x);
             part->codec->encode(part, x, kvfi_pool_data(&c->pools[store], id) + (size_t)h * c->g.stores[store].record_bytes + offset);
         }
@@ -186,6 +209,7 @@ void kvfi_seal_batch(kvf_cache *c)
         free_left(c, s, next);
         for (int32_t j = 0; j < r->seals; j++) open_row(c, s, j, next);
         for (int store = 0; store < c->g.n_stores; store++) seal_store(c, s, r, store);
+        if (r->seals && !c->keys_known) c->keys_known = 1, kvfi_say_risky(c);
         advance_sequence(c, s, r);
         free_left(c, s, next); /* steps over blocks that left before they were sealed */
     }

@@ -48,7 +48,7 @@ static int64_t sink_rows(const kvf_cache *c, const kvfi_sequence *s)
 /* Values of one row of a store: keys and values of all heads. */
 static int64_t row_values(const kvfi_store *s)
 {
-    return (int64_t)s->kv_heads * (s->k.dim + (s->v_in_k ? 0 : s->v_dim));
+    return (int64_t)s->kv_heads * (s->k.head_dim + (s->v_in_k ? 0 : s->v_dim));
 }
 
 /* Values held by one sequence over all stores; a removed row counts until its block goes, as its bytes do. */
@@ -87,7 +87,7 @@ static int64_t add_resident(int64_t sum, const void *memory, size_t size)
 static int64_t resident(const kvf_cache *c)
 {
     const kvfi_geometry *g = &c->g;
-    size_t small = sizeof *c + g->layers_bytes + g->stores_bytes + g->pairs_bytes;
+    size_t small = sizeof *c + g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes;
     int64_t sum = add_resident((int64_t)small, c->fixed, g->fixed_bytes - small);
     for (int i = 0; i < g->max_sequences; i++) {
         const kvfi_sequence *s = &c->sequences[i];
@@ -118,7 +118,7 @@ static void code_bits(const kvfi_geometry *g, kvf_stats_t *s)
     for (int i = 0; i < g->n_stores; i++) {
         const kvfi_store *st = &g->stores[i];
         bits_k += 8.0 * (double)st->k.bytes * st->kv_heads / KVF_BLOCK;
-        values_k += (double)st->k.dim * st->kv_heads;
+        values_k += (double)st->k.head_dim * st->kv_heads;
         if (st->v_in_k) continue;
         bits_v += 8.0 * (double)st->v.bytes * st->kv_heads / KVF_BLOCK;
         values_v += (double)st->v_dim * st->kv_heads;

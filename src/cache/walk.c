@@ -5,6 +5,9 @@
  * Up to KVFI_DIRECT vectors read packed codes and exact rows as they lie; more unfold a tile once and share it. */
 #include "base/half.h"
 #include "cache/cache.h"
+#include "cache/rows.h"
+#include "codec/shared/rotation.h"
+#include "codec/shared/stages.h"
 
 #include <math.h>
 #include <string.h>
@@ -21,7 +24,7 @@ typedef struct walk {
     int32_t n;        /* vectors */
     int32_t tiles;    /* 1: unfold tiles */
     size_t k_stride, v_stride; /* floats from one vector to the next */
-    float *q, *q_rotated, *scores, *acc, *acc_rotated, *tile_k, *tile_v, *bias;
+    float *q, *q_rotated, *scores, *acc, *acc_rotated, *tile_k, *tile_v, *bias, *rows_k, *rows_v;
     void *prepared;
     int32_t epoch;       /* whose channel scale q_rotated has; -1: none yet */
     int64_t segment;     /* whose centre `offset` has */
@@ -45,7 +48,7 @@ static void load_query(const walk *w, int32_t v, float *out)
 static void transform_queries(const walk *w)
 {
     const kvf_part *k = &w->store->k;
-    if (k->rot) w->kernels->hadamard(w->q_rotated, w->k_stride, w->n, k->dim, k->rot);
+    kvfi_rotate(&k->rot, w->kernels->hadamard, w->q_rotated, w->k_stride, w->n);
     if (!w->tiles) w->kernels->kind[k->kind].prepare(k, w->q_rotated, w->k_stride, w->n, w->prepared);
 }
 
@@ -55,7 +58,7 @@ static void prepare_queries(walk *w)
     for (int32_t v = 0; v < w->n; v++) load_query(w, v, w->q + (size_t)v * w->k_stride);
     w->epoch = -1, w->segment = -1;
     if (w->store->self) return; /* blocks prepare their epoch, see use_tables */
-    if (k->rot) memcpy(w->q_rotated, w->q, (size_t)w->n * w->k_stride * sizeof *w->q);
+    if (k->rot.kind) memcpy(w->q_rotated, w->q, (size_t)w->n * w->k_stride * sizeof *w->q);
     else w->q_rotated = w->q;
     transform_queries(w);
 }
@@ -75,7 +78,7 @@ static float dot_centre(const float *q, const double *centre, int32_t dim)
  * scores is the same for the whole block. */
 static void use_tables(walk *w, uint8_t *row)
 {
-    const int32_t epoch = *kvfi_row_epoch(row), dim = w->store->k.dim;
+    const int32_t epoch = *kvfi_row_epoch(row), dim = w->store->k.head_dim;
     const int64_t segment = *kvfi_row_first(row) / KVFI_SEGMENT;
     if (epoch == w->epoch && segment == w->segment) return;
     const uint8_t *table = kvfi_table(w->c, w->seq, epoch, w->store);
@@ -95,24 +98,19 @@ static void use_tables(walk *w, uint8_t *row)
     w->epoch = epoch, w->segment = segment;
 }
 
-/* Does the body accumulate in another domain than the exact rows? */
-static int32_t body_rotation(const walk *w)
-{
-    return w->store->v_in_k ? w->store->k.rot : w->store->v.rot;
-}
-
 static void open_walk(walk *w, kvf_cache *c, const kvfi_item *item, uint8_t *slot)
 {
     const kvfi_geometry *g = &c->g;
     w->c = c, w->a = &c->attend.request, w->layer = &g->layers[w->a->layer], w->store = &g->stores[w->layer->store];
     w->run = &c->batch.runs[item->run], w->seq = &c->sequences[w->run->seq], w->item = item, w->kernels = &c->g.kernels;
     w->n = item->count, w->tiles = item->count > KVFI_DIRECT;
-    w->k_stride = (size_t)w->store->k.dim_pad, w->v_stride = kvfi_round_up((size_t)w->layer->v_dim, 16);
+    w->k_stride = (size_t)w->store->k.dim_pad, w->v_stride = w->layer->v_stride;
     w->q = (float *)(void *)(slot + g->slot_q), w->q_rotated = (float *)(void *)(slot + g->slot_rotated);
     w->prepared = slot + g->slot_prepared, w->scores = (float *)(void *)(slot + g->slot_scores);
     w->acc = (float *)(void *)(slot + g->slot_acc), w->acc_rotated = (float *)(void *)(slot + g->slot_acc_rotated);
     w->tile_k = (float *)(void *)(slot + g->slot_tile_k), w->tile_v = (float *)(void *)(slot + g->slot_tile_v);
     w->bias = (float *)(void *)(slot + g->slot_bias);
+    w->rows_k = (float *)(void *)(slot + g->slot_rows_k), w->rows_v = (float *)(void *)(slot + g->slot_rows_v);
     for (int32_t v = 0; v < w->n; v++) {
         int32_t vector = item->first + v;
         w->row[v] = c->batch.order[w->run->first + vector / w->layer->group];
@@ -121,7 +119,8 @@ static void open_walk(walk *w, kvf_cache *c, const kvfi_item *item, uint8_t *slo
         w->max[v] = -INFINITY, w->sum[v] = 0;
     }
     memset(w->acc, 0, (size_t)w->n * w->v_stride * sizeof *w->acc);
-    if (body_rotation(w)) memset(w->acc_rotated, 0, (size_t)w->n * w->v_stride * sizeof *w->acc);
+    /* the body accumulates in another domain than the exact rows when its values are turned */
+    if (w->store->turned.kind) memset(w->acc_rotated, 0, (size_t)w->n * w->v_stride * sizeof *w->acc);
     else w->acc_rotated = w->acc;
     prepare_queries(w);
 }
@@ -199,11 +198,16 @@ static void turn_tile(const walk *w)
             w->tile_v[t * w->v_stride + d] = d < (size_t)w->layer->v_dim ? w->tile_k[d * KVF_BLOCK + t] : 0;
 }
 
-static void add_offsets(const walk *w)
+/* What centre and mean, subtracted before coding, add to every score of the block. */
+static void add_offsets(const walk *w, const uint8_t *record)
 {
+    const kvf_part *k = &w->store->k;
+    float mean[1024];
+    if (!w->store->self && !k->block_mean) return;
+    if (k->block_mean) kvfi_block_mean(k, record, mean);
     for (int32_t v = 0; v < w->n; v++) {
-        float *s = w->scores + (size_t)v * KVF_BLOCK;
-        const float offset = w->offset[v]; /* a copy: what lies in memory might change with s */
+        float *s = w->scores + (size_t)v * KVF_BLOCK, offset = w->store->self ? w->offset[v] : 0;
+        if (k->block_mean) offset += kvfi_dot16(w->q_rotated + (size_t)v * w->k_stride, mean, k->dim);
         for (int32_t i = 0; i < KVF_BLOCK; i++) s[i] += offset;
     }
 }
@@ -225,7 +229,7 @@ static void block_piece(walk *w, int32_t block)
     if (unfold_k) kk->unfold(k, record, w->tile_k);
     if (w->tiles) w->kernels->tile_score(w->tile_k, k->dim_pad, w->q_rotated, w->k_stride, w->n, w->scores);
     else kk->score(k, record, w->prepared, w->n, w->scores);
-    if (w->store->self) add_offsets(w);
+    add_offsets(w, record);
     finish_scores(w, first, seen);
     softmax_all(w);
     if (w->store->v_in_k) turn_tile(w);
@@ -266,18 +270,24 @@ static void exact_piece(walk *w, const kvfi_rows *k, const kvfi_rows *v, int64_t
     exact_mix(w, v, n);
 }
 
-static kvfi_rows stored_rows(const walk *w, size_t offset, size_t row_bytes, int32_t rows_per_head, int32_t slot)
+/* n rows of a head from `slot` on, as they lie; rows that are not f16 are unpacked to `scratch` first. */
+static kvfi_rows stored_rows(const walk *w, size_t offset, int32_t dim, int32_t rows_per_head, int32_t slot, int32_t n, float *scratch)
 {
-    size_t at = ((size_t)w->item->head * (size_t)rows_per_head + (size_t)slot) * row_bytes;
-    return (kvfi_rows){(const char *)w->seq->exact + offset + at, (int64_t)row_bytes, KVF_F16, NULL};
+    const int32_t bits = w->c->g.exact_bits;
+    const size_t row_bytes = kvfi_row_bytes(bits, dim);
+    const uint8_t *first = w->seq->exact + offset + ((size_t)w->item->head * (size_t)rows_per_head + (size_t)slot) * row_bytes;
+    if (bits == 16) return (kvfi_rows){(const char *)first, (int64_t)row_bytes, KVF_F16, NULL};
+    for (int32_t i = 0; i < n; i++) kvfi_row_get(bits, first + (size_t)i * row_bytes, dim, scratch + (size_t)i * (size_t)dim);
+    return (kvfi_rows){(const char *)scratch, (int64_t)sizeof(float) * dim, KVF_F32, NULL};
 }
 
 static void sink_piece(walk *w)
 {
     const kvfi_store *s = w->store;
     if (!w->seq->has_sink) return;
-    kvfi_rows k = stored_rows(w, s->sink_k, s->k_row, w->c->g.sink, 0);
-    kvfi_rows v = s->v_in_k ? k : stored_rows(w, s->sink_v, s->v_row, w->c->g.sink, 0);
+    const int32_t n = w->c->g.sink;
+    kvfi_rows k = stored_rows(w, s->sink_k, w->layer->k_dim, n, 0, n, w->rows_k);
+    kvfi_rows v = s->v_in_k ? k : stored_rows(w, s->sink_v, w->layer->v_dim, n, 0, n, w->rows_v);
     exact_piece(w, &k, &v, w->seq->start, w->c->g.sink, w->seq->sink_alive);
 }
 
@@ -287,8 +297,8 @@ static void window_pieces(walk *w)
     const int32_t rows = w->c->g.window_rows;
     for (int32_t i = 0; i < w->seq->open; i += KVF_BLOCK) {
         int32_t n = w->seq->open - i < KVF_BLOCK ? w->seq->open - i : KVF_BLOCK, slot = (w->seq->open_slot + i) % rows;
-        kvfi_rows k = stored_rows(w, s->window_k, s->k_row, rows, slot);
-        kvfi_rows v = s->v_in_k ? k : stored_rows(w, s->window_v, s->v_row, rows, slot);
+        kvfi_rows k = stored_rows(w, s->window_k, w->layer->k_dim, rows, slot, n, w->rows_k);
+        kvfi_rows v = s->v_in_k ? k : stored_rows(w, s->window_v, w->layer->v_dim, rows, slot, n, w->rows_v);
         exact_piece(w, &k, &v, (int64_t)w->seq->open_pos + i, n, ~w->seq->open_dead[i / KVF_BLOCK]);
     }
 }
@@ -352,13 +362,11 @@ static void tail_pieces(walk *w)
     int64_t k_head = w->item->head * a->k.head_stride, v_head = w->item->head * a->v.head_stride;
     for (int32_t i = 0; i < w->run->count; i += KVF_BLOCK) {
         int32_t n = w->run->count - i < KVF_BLOCK ? w->run->count - i : KVF_BLOCK, cell[KVF_BLOCK];
-        for (int32_t j = 0; j < n; j++) {
-            int32_t row = w->c->batch.order[w->run->first + i + j];
-            cell[j] = a->cells ? a->cells[row] : row;
-        }
+        const int32_t *rows = w->c->batch.order + w->run->first + i, *index = w->c->attend.by_row ? rows : cell;
+        for (int32_t j = 0; j < n; j++) cell[j] = a->cells ? a->cells[rows[j]] : rows[j];
         if (!fill_bias(w, i, n, cell)) continue;
-        kvfi_rows k = {(const char *)a->k.data + k_head, a->k.token_stride, (kvf_type)a->k.type, cell};
-        kvfi_rows v = {(const char *)a->v.data + v_head, a->v.token_stride, (kvf_type)a->v.type, cell};
+        kvfi_rows k = {(const char *)a->k.data + k_head, a->k.token_stride, (kvf_type)a->k.type, index};
+        kvfi_rows v = {(const char *)a->v.data + v_head, a->v.token_stride, (kvf_type)a->v.type, index};
         if (w->store->v_in_k) v = k;
         exact_scores(w, &k, n);
         bias_tail(w, n);
@@ -394,7 +402,7 @@ static void write_result(const walk *w, int32_t v, const float *acc, float max, 
 static void undo_rotation(walk *w)
 {
     if (w->acc_rotated == w->acc) return;
-    w->kernels->hadamard(w->acc_rotated, w->v_stride, w->n, w->layer->v_dim, body_rotation(w));
+    kvfi_rotate_back(&w->store->turned, w->kernels->hadamard, w->acc_rotated, w->v_stride, w->n);
     for (size_t i = 0; i < (size_t)w->n * w->v_stride; i++) w->acc[i] += w->acc_rotated[i];
 }
 
@@ -439,7 +447,7 @@ void kvfi_merge_spans(kvf_cache *c, const kvfi_item *item, const uint8_t *partia
 {
     walk w = {0};
     w.a = &c->attend.request, w.layer = &c->g.layers[w.a->layer], w.run = &c->batch.runs[item->run], w.n = item->count;
-    const size_t stride = kvfi_round_up((size_t)w.layer->v_dim, 16);
+    const size_t stride = w.layer->v_stride;
     for (int32_t v = 0; v < item->count; v++) {
         float acc[1024] = {0}, max = -INFINITY, sum = 0;
         for (int32_t s = 0; s < spans; s++) max = fmaxf(max, ((const float *)(const void *)(partials + (size_t)s * c->g.partial_bytes))[v]);

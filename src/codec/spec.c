@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SPEC_MAX 63 /* characters of a spec */
+#define SPEC_MAX 95 /* characters of a spec */
 
 /* A spec is shown in error sentences: whatever is not printable must not reach a terminal. */
 typedef struct shown {
@@ -37,7 +37,7 @@ static const char *list_codecs(char *list, size_t size)
 
 static int unknown(const char *text, size_t n, char *error, size_t size)
 {
-    char list[512];
+    char list[1024];
     if (n)
         kvfi_sentence(error, size, "codec '%s' does not exist; there are: %s", show(text, n).text,
                       list_codecs(list, sizeof list));
@@ -141,7 +141,8 @@ int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part
     int rc = parse(text, &spec, &codec, error, size);
     if (rc) return rc;
     if (!(codec->sides >> side & 1)) {
-        kvfi_sentence(error, size, "codec '%s' does not work for %s", codec->name, side == KVF_K ? "keys" : "values");
+        kvfi_sentence(error, size, "codec '%s' is a method for %s: it does not work for %s", codec->name,
+                      side == KVF_K ? "values" : "keys", side == KVF_K ? "keys" : "values");
         return KVF_E_UNSUPPORTED;
     }
     kvf_part made = {.codec = codec, .side = side};

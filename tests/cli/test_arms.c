@@ -52,12 +52,48 @@ static void test_arms(void **state)
     cli_arms_free(&arms);
 }
 
+/* ",sink=N" and ",window=N" at the end of an arm are its own; they do not reach the next one, and win over what all have. */
+static void test_options_of_an_arm(void **state)
+{
+    (void)state;
+    cli_arms arms;
+    kv_settings others;
+    kv_settings_init(&others);
+    others.sink = 7;
+    assert_int_equal(cli_arms_make(&arms, "kivi4:group=64/kivi2:group=32,window=0,uni4/uni4,f16,sink=0,window=128", &others),
+                     CLI_GO);
+    assert_int_equal(arms.n, 3);
+    assert_string_equal(arms.arm[0].v, "kivi2:group=32");
+    assert_int_equal(arms.arm[0].sink, 7);
+    assert_int_equal(arms.arm[0].recent, 0);
+    assert_int_equal(arms.arm[1].sink, 7);
+    assert_int_equal(arms.arm[1].recent, 64);
+    assert_string_equal(arms.arm[2].preset, "f16");
+    assert_int_equal(arms.arm[2].sink, 0);
+    assert_int_equal(arms.arm[2].recent, 128);
+    cli_arms_free(&arms);
+}
+
 static void test_what_is_no_list(void **state)
 {
     (void)state;
-    static const char *const wrong[] = {
-        "",       ",",           "f16/f16,", ",f16/f16", "f16/f16,,f16/f16",   "nosuch/f16",          "f16/nosuch",
-        "nosuch", "f16/f16/f16", "/f16",     "f16/",     "f16/f16,nosuch/f16", "kivi4/kivi4,group=64"};
+    static const char *const wrong[] = {"",
+                                        ",",
+                                        "f16/f16,",
+                                        ",f16/f16",
+                                        "f16/f16,,f16/f16",
+                                        "nosuch/f16",
+                                        "f16/nosuch",
+                                        "nosuch",
+                                        "f16/f16/f16",
+                                        "/f16",
+                                        "f16/",
+                                        "f16/f16,nosuch/f16",
+                                        "kivi4/kivi4,group=64",
+                                        "f16/f16,sink=65",
+                                        "f16/f16,window=",
+                                        "f16/f16,sink=1x",
+                                        "f16/f16,window=-1"};
     kv_settings others;
     kv_settings_init(&others);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -86,10 +122,8 @@ static void test_too_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_length),
-        cmocka_unit_test(test_arms),
-        cmocka_unit_test(test_what_is_no_list),
-        cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_length),          cmocka_unit_test(test_arms),     cmocka_unit_test(test_options_of_an_arm),
+        cmocka_unit_test(test_what_is_no_list), cmocka_unit_test(test_too_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -7,27 +7,35 @@ small=(bench attend -t 1 --samples 9 --pool 1 --q-heads 6 --kv-heads 2 --head-di
 
 succeeds bench_json "${small[@]}" --context 200 --kv f16/f16,kivi4:group=64/q4_0:rot=h,balanced --json
 json bench_machine 'all(isinstance(o["machine"][k], str) and o["machine"][k] for k in ("processor", "kvfold", "cpu", "libllama", "ggml"))'
-json bench_shape 'o["shape"] == {"q_heads": 6, "kv_heads": 2, "head_dim": 64, "context": 200, "threads": 1}'
+json bench_origin 'o["format"] == 1 and o["kind"] == "attend" and "bench attend" in o["command"] and "--pool 1" in o["command"] and o["date"].startswith("20")'
+json bench_shape '{k: o["runs"][0][k] for k in ("q_heads", "kv_heads", "head_dim", "context", "threads")} == {"q_heads": 6, "kv_heads": 2, "head_dim": 64, "context": 200, "threads": 1}'
 json bench_row_fields 'all(isinstance(r[k], number) for r in o["rows"] for k in ("us_median", "us_min", "us_max", "bytes", "samples", "noise"))'
 json bench_our_rows '[r["name"] for r in o["rows"] if "llama" not in r["name"]] == ["f16/f16", "kivi4:group=64/q4_0:rot=h", "uni4/uni4"]'
 json bench_llama_rows '{r["name"] for r in o["rows"] if "llama" in r["name"]} == {"llama-f16-noflash", "llama-q8_0/f16-noflash", "llama-f16-flash", "llama-q8_0-flash", "llama-q4_0-flash"}'
 json bench_times 'all(0 < r["us_min"] <= r["us_median"] <= r["us_max"] and r["samples"] == 9 for r in o["rows"])'
 json bench_right 'all(0 < r["error"] < (3e-2 if "llama" in r["name"] else 2e-3) for r in o["rows"])'
-json bench_baseline_is_fastest 'o["contexts"][0]["baseline"] == min((r for r in o["rows"] if "llama" in r["name"]), key=lambda r: r["us_median"])["name"]'
+json bench_baseline_is_fastest 'o["runs"][0]["baseline"] == min((r for r in o["rows"] if "llama" in r["name"]), key=lambda r: r["us_median"])["name"]'
 json bench_ratio_of_medians 'all(abs(r["ratio"] * r["us_median"] / min(l["us_median"] for l in o["rows"] if "llama" in l["name"]) - 1) < 1e-3 for r in o["rows"])'
 json bench_ratio_interval 'all(r["ratio_low"] <= r["ratio"] <= r["ratio_high"] for r in o["rows"])'
 json bench_claims_leave_the_noise 'all(not r["distinguishable"] or r["ratio_low"] > 1 or r["ratio_high"] < 1 for r in o["rows"])'
-json bench_noise_floor 'o["contexts"][0]["noise_floor"] >= 0 and "llama" in o["contexts"][0]["against_itself"]["name"]'
-json bench_read_limit 'o["contexts"][0]["read_gb_per_s"] > 0'
+json bench_noise_floor 'o["runs"][0]["noise_floor"] >= 0 and "llama" in o["runs"][0]["against_itself"]["name"]'
+json bench_samples 'all(len(r["us"]) == 9 and sorted(r["us"])[4] == r["us_median"] for r in o["rows"])'
+json bench_ceiling 'all(abs(r["ceiling"] / r["ratio"] * r["of_limit"] - 1) < 0.05 for r in o["rows"])'
+json bench_no_doubts 'all("results" not in r["doubts"] and "put off" not in r["doubts"] and "inputs" not in r["doubts"] for r in o["rows"])'
+json bench_read_limit 'o["runs"][0]["read_gb_per_s"] > 0'
 # 199 tokens of history: two packed blocks, 72 exact rows and the sink, K and V, two heads.
 json bench_bytes_f16 'o["rows"][0]["bytes"] == 2 * 2 * (2 * 64 * 64 * 2 + (72 + 4) * 64 * 2)'
 json bench_bytes_llama 'next(r for r in o["rows"] if r["name"] == "llama-f16-flash")["bytes"] == 200 * 2 * 2 * 64 * 2'
 json bench_nothing_refused 'o["refused"] == []'
 
 succeeds bench_contexts "${small[@]}" --context 2,65,129 --kv kivi2/kivi2 --json
-json bench_contexts_listed 'o["shape"]["context"] == [2, 65, 129] == [c["context"] for c in o["contexts"]]'
+json bench_contexts_listed '[c["context"] for c in o["runs"]] == [2, 65, 129] and all(r["context"] == o["runs"][r["run"]]["context"] for r in o["rows"])'
 json bench_contexts_of_rows 'sorted({r["context"] for r in o["rows"]}) == [2, 65, 129] and len(o["rows"]) == 18'
 json bench_contexts_right 'all(r["error"] < 2e-3 for r in o["rows"] if "llama" not in r["name"])'
+
+# One thread twice: two that wait for each other take minutes where other tests run beside this one.
+succeeds bench_grid bench attend -t 1,1 --samples 9 --pool 1 --shape 4/2x32,2/1x64 --context 70 --kv f16/f16 --json
+json bench_grid_runs '[(r["q_heads"], r["head_dim"], r["threads"]) for r in o["runs"]] == [(4, 32, 1), (4, 32, 1), (2, 64, 1), (2, 64, 1)]'
 
 # Without --kv every codec of `list` has a row.
 succeeds bench_defaults "${small[@]}" --context 130 --json
@@ -43,11 +51,45 @@ json bench_odd_head_said 'len(o["refused"]) == 3 and all("llama" in r for r in o
 succeeds bench_table "${small[@]}" --context 200 --kv kivi4/kivi4 --cpu scalar
 holds bench_table_rows grep -Eq "^kivi4/kivi4 .*[0-9]e-[0-9]" "$work/out"
 holds bench_table_baseline grep -q "the baseline" "$work/out"
-holds bench_table_set grep -q "(scalar)" "$work/out"
+holds bench_table_set grep -Eq "^kivi4/kivi4 .*scalar$" "$work/out"
+holds bench_table_ceiling grep -Eq "^kivi4/kivi4 .* memory " "$work/out"
 holds bench_pool_said grep -q "less than the last-level cache" "$work/err"
+
+# The other forms say the same.
+succeeds bench_csv "${small[@]}" --context 70 --kv f16/f16 --csv --save "$work/saved.json"
+holds bench_csv_lines python3 -c '
+import csv, json, sys
+rows = list(csv.DictReader(open(sys.argv[1])))
+saved = json.load(open(sys.argv[2]))
+assert len(rows) == len(saved["rows"]) == 6
+for line, row in zip(rows, saved["rows"]):
+    assert line["name"] == row["name"] and float(line["us_median"]) == row["us_median"] and line["kv_heads"] == "2"
+' "$work/out" "$work/saved.json"
+succeeds bench_md "${small[@]}" --context 70 --kv f16/f16 -o md
+holds bench_md_table grep -Eq '^\| f16/f16 ' "$work/out"
+holds bench_md_command grep -q '^`kvfold bench attend -t 1' "$work/out"
+
+# A file that cannot be written costs nothing that was there.
+cp "$work/saved.json" "$work/before"
+kv "${small[@]}" --context 70 --kv f16/f16 --save "$work/missing/folder.json"
+holds bench_save_refused test "$rc" -eq 2
+holds bench_save_said grep -q "cannot save '.*folder.json'" "$work/err"
+(
+    trap '' XFSZ
+    ulimit -f 2
+    "$kvfold" "${small[@]}" --context 70 --kv f16/f16 -o md --save "$work/saved.json" >/dev/null 2>"$work/err"
+)
+rc=$?
+holds bench_save_full test "$rc" -eq 2
+holds bench_save_kept cmp "$work/saved.json" "$work/before"
+holds bench_save_no_rest test -z "$(find "$work" -name 'saved.json.*')"
 
 refuses bench_what 1 "attend" bench
 refuses bench_unknown 1 "'atend'.*attend" bench atend
+refuses bench_shape_form 1 "--shape: '32x128'" bench attend --shape 32x128
+refuses bench_shape_heads 1 "7.*--kv-heads 2" bench attend --shape 7/2x64
+refuses bench_threads_form 1 "--threads: '0'" bench attend -t 0
+refuses bench_form 1 "-o" bench attend -o xml
 refuses bench_heads 1 "--q-heads 7.*--kv-heads 2" bench attend --q-heads 7 --kv-heads 2
 refuses bench_context_word 1 "--context: '4k'" bench attend --context 4k
 refuses bench_context_one 1 "--context: '1'" bench attend --context 1
@@ -56,6 +98,6 @@ refuses bench_samples 1 "--samples: '8'" bench attend --samples 8
 refuses bench_codec 1 "nosuch" bench attend --kv f16/f16,nosuch/f16
 refuses bench_empty_arm 1 "empty arm" bench attend --kv f16/f16,
 refuses bench_cpu 1 "--cpu: 'mmx'" bench attend --cpu mmx
-refuses bench_memory 2 "need about .* are free" bench attend --context 16777216 --kv-heads 1024 --q-heads 1024 --head-dim 1024
+refuses bench_memory 2 "need about .* are free" bench attend --pool 4000 --context 16777216 --kv-heads 1024 --q-heads 1024 --head-dim 1024
 
 finish

@@ -80,14 +80,14 @@ static machine quiet(void)
 
 static void run(machine *m, fake_arm *arms, int n, int rounds, double us[][64], measure_rounds *result)
 {
-    measure_io io = {fake_now, fake_load, fake_stop, m};
+    measure_io io = {.now = fake_now, .load = fake_load, .stop = fake_stop, .user = m};
     measure_arm timed[8];
     for (int i = 0; i < n; i++) {
         arms[i].m = m;
         arms[i].id = i;
-        timed[i] = (measure_arm){fake_run, &arms[i], arms[i].calls, us[i]};
+        timed[i] = (measure_arm){.run = fake_run, .arm = &arms[i], .calls = arms[i].calls, .us = us[i]};
     }
-    measure_run(&io, timed, n, rounds, 2, 1, result);
+    assert_int_equal(measure_run(&io, timed, n, rounds, 2, 1, result), 0);
 }
 
 /* ---- rounds --------------------------------------------------------------------------------------------------------------- */

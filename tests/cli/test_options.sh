@@ -40,12 +40,13 @@ holds no_command_exits_1 test "$rc" -eq 1
 holds no_command_shows_usage grep -q "usage: kvfold COMMAND" "$work/err"
 
 # Help and manual: one source, docs/cli.md holds the very text (update_manual.py PROGRAM MANUAL writes it there).
-for command in run plan inspect list bench doctor; do
-    succeeds "help_$command" "$command" --help
+for command in run plan inspect list bench "bench ops" "bench attend" "bench e2e" "bench compare" report doctor; do
+    # shellcheck disable=SC2086
+    succeeds "help_$command" $command --help
     cp "$work/out" "$work/help"
-    kv help "$command"
+    # shellcheck disable=SC2086
+    [ "$command" != "${command% *}" ] || kv help $command
     holds "help_${command}_both_ways" cmp "$work/help" "$work/out"
-    [ $command != bench ] || continue
     sed -n "/<!-- help: $command -->/,/<!-- end -->/p" "$source_dir/docs/cli.md" | sed '1,2d' | sed '$d' | sed '$d' \
     >"$work/manual"
     holds "manual_of_$command" diff "$work/manual" "$work/help"

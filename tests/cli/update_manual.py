@@ -6,12 +6,12 @@ import sys
 
 
 def block(match):
-    text = subprocess.run([sys.argv[1], "help", match[1]], check=True, capture_output=True, text=True).stdout
+    text = subprocess.run([sys.argv[1], *match[1].split(), "--help"], check=True, capture_output=True, text=True).stdout
     return "<!-- help: %s -->\n```\n%s```\n<!-- end -->" % (match[1], text)
 
 
 with open(sys.argv[2]) as f:
     manual = f.read()
-manual = re.sub(r"<!-- help: (\w+) -->\n.*?<!-- end -->", block, manual, flags=re.S)
+manual = re.sub(r"<!-- help: ([\w ]+) -->\n.*?<!-- end -->", block, manual, flags=re.S)
 with open(sys.argv[2], "w") as f:
     f.write(manual)

@@ -10,6 +10,7 @@
 #include <stdio.h>
 
 #include "../unit/codec_inputs.h"
+#include "codec/shared/codebook.h"
 #include "npz.h"
 
 static npz *open_recorded(const char *name)
@@ -219,6 +220,101 @@ static void hadamard_of_signed_vectors(void **state)
     npz_close(z);
 }
 
+/* ---- codebooks: `gauss` of a normal variable of deviation 1 / sqrt(d), cut at six deviations; `beta` of the exact density ---- */
+
+/* Mean-square error of ascending levels for a normal variable. */
+static double normal_error(const double *level, int n)
+{
+    enum { STEPS = 200000 };
+    double error = 0;
+    for (int k = 0, i = 0; k < STEPS; k++) {
+        const double t = (k + 0.5) * 16 / STEPS - 8;
+        while (i + 1 < n && t > (level[i] + level[i + 1]) / 2) i++;
+        error += exp(-t * t / 2) / sqrt(2 * acos(-1)) * (t - level[i]) * (t - level[i]) * 16 / STEPS;
+    }
+    return error;
+}
+
+static void codebooks_of_the_other_tool(void **state)
+{
+    (void)state;
+    npz *z = open_recorded("codebook_a.npz");
+    if (!z) skip();
+    char stem[64];
+    int n = 0;
+    for (int i = 0; next_case(z, &i, "centroids32", stem);) {
+        int dim, bits;
+        float level[256];
+        const int exact = sscanf(stem, "beta_d%d_b%d", &dim, &bits) == 2;
+        if (!exact && sscanf(stem, "gauss_d%d_b%d", &dim, &bits) != 2) continue;
+        npz_array c = need(z, stem, "centroids32");
+        assert_int_equal(kvf_op_codebook(bits, exact ? dim : 0, level, NULL), KVF_OK);
+        double most = 0, theirs[256], ours[256];
+        for (int64_t j = 0; j < c.count; j++) {
+            theirs[j] = npz_number(&c, j) * sqrt(dim), ours[j] = (double)level[j];
+            most = fmax(most, fabs(ours[j] - theirs[j]));
+        }
+        print_message("%s: levels within %.5f deviations\n", stem, most);
+        /* its iteration ends before many levels have settled: there ours are better */
+        if (bits <= 6 && most > 5e-4) fail_msg("%s: a level is %.5f deviations off", stem, most);
+        if (bits > 6) assert_true(normal_error(ours, (int)c.count) < normal_error(theirs, (int)c.count));
+        npz_free(&c);
+        n++;
+    }
+    assert_true(n >= 20);
+    npz_close(z);
+}
+
+/* Second stages of its residual codec: a Laplace density, cut at eight times its parameter `scale`. */
+static void laplace_levels_of_the_other_tool(void **state)
+{
+    (void)state;
+    npz *z = open_recorded("codebook_a.npz");
+    if (!z) skip();
+    char stem[64];
+    int n = 0, dim, bits;
+    for (int i = 0; next_case(z, &i, "scale", stem);) {
+        if (sscanf(stem, "rvq2_d%d_b%d", &dim, &bits) != 2 || bits > 4) continue;
+        npz_array scale = need(z, stem, "scale"), c = need(z, stem, "centroids32");
+        double level[8];
+        kvfi_laplace_max(bits, 8, level);
+        double most = 0;
+        for (int64_t j = 0; j < c.count / 2; j++)
+            most = fmax(most, fabs(level[j] - npz_number(&c, c.count / 2 + j) / npz_number(&scale, 0)));
+        print_message("%s: levels within %.5f scales\n", stem, most);
+        assert_true(most < 2e-4); /* it sums the density, which has an edge at 0, by trapezia */
+        npz_free(&scale), npz_free(&c);
+        n++;
+    }
+    assert_true(n >= 8);
+    npz_close(z);
+}
+
+/* Codes of its own levels; it rounds boundaries to f16, so where a value lies that close to one, the neighbour will do. */
+static void codes_of_the_other_tool(void **state)
+{
+    (void)state;
+    npz *z = open_recorded("codebook_a.npz");
+    if (!z) skip();
+    npz_array y = need(z, "assign_d64_b3", "y"), index = need(z, "assign_d64_b3", "idx"),
+              c = need(z, "gauss_d64_b3", "centroids16");
+    float *x = floats(&y), *level = floats(&c);
+    uint8_t *code = ci_alloc((size_t)y.count);
+    int same = 0;
+    assert_int_equal(kvf_op_codebook_quantise(x, (size_t)y.count, level, (int32_t)c.count, code), KVF_OK);
+    for (int64_t i = 0; i < y.count; i++) {
+        const int want = (int)npz_number(&index, i), low = want < code[i] ? want : code[i];
+        same += want == code[i];
+        if (want == code[i]) continue;
+        const double boundary = low < 7 ? ((double)level[low] + level[low + 1]) / 2 : 0;
+        assert_true(abs(want - code[i]) == 1 && fabs(x[i] - boundary) <= fabs(boundary) * 0x1p-10 + 0x1p-24);
+    }
+    print_message("%d of %d codes are the same, the others within f16 rounding of a boundary\n", same, (int)y.count);
+    assert_true(same * 2 > y.count);
+    free(x), free(level), free(code), npz_free(&y), npz_free(&index), npz_free(&c);
+    npz_close(z);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -228,6 +324,9 @@ int main(void)
         cmocka_unit_test(packed_bytes),
         cmocka_unit_test(packed_words),
         cmocka_unit_test(hadamard_of_signed_vectors),
+        cmocka_unit_test(codebooks_of_the_other_tool),
+        cmocka_unit_test(laplace_levels_of_the_other_tool),
+        cmocka_unit_test(codes_of_the_other_tool),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,6 +30,8 @@ typedef struct arm_options {
     void *cb_user;
     ggml_abort_callback abort;
     void *abort_user;
+    void (*log)(void *user, kvf_log_level level, const char *text); /* of the fold */
+    void *log_user;
 } arm_options;
 
 void arm_options_init(arm_options *o, int32_t n_ctx, const char *k, const char *v);

@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const NAMES[REAL_MODELS] = {"smollm2", "gemma"};
+static const char *const NAMES[REAL_MODELS + 1] = {"smollm2", "gemma", "key-bias"};
 
 /* ---- files ---------------------------------------------------------------------------------------------------------------- */
 

@@ -7,7 +7,12 @@
 #include "arm.h"
 #include "slices.h"
 
-typedef enum real_model { REAL_SMOLLM2, REAL_GEMMA, REAL_MODELS } real_model;
+typedef enum real_model {
+    REAL_SMOLLM2,
+    REAL_GEMMA,
+    REAL_MODELS,
+    REAL_KEY_BIAS = REAL_MODELS /* SmolLM2, f32, with a constant of 60 in the eight slowest-turning channels of every key */
+} real_model;
 
 /* Path of a model, NULL with a sentence in *why when it is not there. Valid until the next call. */
 const char *real_path(real_model which, bool f32, const char **why);

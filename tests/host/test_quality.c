@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The first check of quality: how far the next-token distribution moves when the cache is folded, on two real models and two fixed
- * slices of English text. Weights are f32 and the reference is plain libllama, f16 cache.
- *
- * Decode-faithful: batches of exactly 64 aligned tokens. With a window that is a multiple of 64, a query then sees the same tokens
- * coded and the same exact as if the text had come one token at a time. The arms run in lockstep, batch by batch. */
+ * slices of English text. Weights are f32 and the reference is plain libllama, f16 cache. The arms run as lockstep.h says. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,11 +8,10 @@
 
 #include <cmocka.h>
 
-#include "real.h"
+#include "lockstep.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { PLAIN, F16, KIVI4, UNI4, ARMS };
 static const char *const CODEC[ARMS] = {NULL, "f16", "kivi4:group=32", "uni4"};
@@ -23,78 +19,22 @@ static const char *const CODEC[ARMS] = {NULL, "f16", "kivi4:group=32", "uni4"};
 /* Mean Kullback-Leibler divergence in nats. A coded arm that reads less than the least was not coded. */
 static const double F16_MOST = 1e-5, CODED_MOST = 0.004, CODED_LEAST = 2e-4;
 
-typedef struct tally {
-    double sum, most;
-    int32_t same_top, n;
-} tally;
-
 typedef struct measured {
     struct llama_model *model;
     arm arm[ARMS];
-    float *logits[ARMS]; /* [KVF_BLOCK][n_vocab] */
     tally tally[ARMS];
 } measured;
-
-/* ---- one position --------------------------------------------------------------------------------------------------------- */
-
-static double log_sum_exp(const float *x, int32_t n, int32_t *top)
-{
-    double sum = 0;
-    *top = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (x[i] > x[*top]) *top = i;
-    for (int32_t i = 0; i < n; i++) sum += exp((double)x[i] - (double)x[*top]);
-    return (double)x[*top] + log(sum);
-}
-
-static void add_position(tally *t, const float *p, const float *q, int32_t n)
-{
-    int32_t top_p, top_q;
-    double lse_p = log_sum_exp(p, n, &top_p), lse_q = log_sum_exp(q, n, &top_q), kld = 0;
-    for (int32_t i = 0; i < n; i++) {
-        double lp = (double)p[i] - lse_p;
-        kld += exp(lp) * (lp - ((double)q[i] - lse_q));
-    }
-    t->sum += kld;
-    t->most = fmax(t->most, kld);
-    t->same_top += top_p == top_q;
-    t->n++;
-}
 
 /* ---- one slice ------------------------------------------------------------------------------------------------------------ */
 
 static void open_arms(measured *m, int32_t n_ctx)
 {
-    for (int i = 0; i < ARMS; i++) {
-        real_open(&m->arm[i], m->model, n_ctx, CODEC[i], CODEC[i]);
-        m->logits[i] = malloc((size_t)KVF_BLOCK * (size_t)m->arm[i].n_vocab * sizeof(float));
-        assert_non_null(m->logits[i]);
-    }
+    for (int i = 0; i < ARMS; i++) real_open(&m->arm[i], m->model, n_ctx, CODEC[i], CODEC[i]);
 }
 
 static void close_arms(measured *m)
 {
-    for (int i = 0; i < ARMS; i++) {
-        arm_close(&m->arm[i]);
-        free(m->logits[i]);
-    }
-}
-
-/* Positions first .. n - 2: each has a next token in the text, as in llama.cpp's own measure. */
-static void run_slice(measured *m, const llama_token *tokens, int32_t n, int32_t first)
-{
-    int32_t vocab = m->arm[PLAIN].n_vocab;
-    memset(m->tally, 0, sizeof m->tally);
-    for (int32_t at = 0; at < n; at += KVF_BLOCK) {
-        bool wanted = at + KVF_BLOCK > first;
-        for (int i = 0; i < ARMS; i++)
-            assert_int_equal(arm_feed(&m->arm[i], tokens, at, KVF_BLOCK, 0, wanted ? m->logits[i] : NULL), 0);
-        for (int32_t t = at; wanted && t < at + KVF_BLOCK; t++) {
-            size_t row = (size_t)(t - at) * (size_t)vocab;
-            if (t < first || t > n - 2) continue;
-            for (int i = F16; i < ARMS; i++) add_position(&m->tally[i], m->logits[PLAIN] + row, m->logits[i] + row, vocab);
-        }
-    }
+    for (int i = 0; i < ARMS; i++) arm_close(&m->arm[i]);
 }
 
 static void print_tally(const char *model, const char *text, const char *codec, const tally *t)
@@ -120,7 +60,7 @@ static void check_slice(measured *m, const char *model, const slice *s, int32_t 
 {
     llama_token *tokens = real_tokens(m->model, s, n);
     open_arms(m, n);
-    run_slice(m, tokens, n, n - 1 - positions);
+    lockstep(m->arm, m->tally, ARMS, tokens, n, n - 1 - positions);
     free(tokens);
     check_cache(m, n);
     for (int i = F16; i < ARMS; i++) print_tally(model, s->name, CODEC[i], &m->tally[i]);

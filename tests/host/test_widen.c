@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The program widen: every tensor of its output equals ggml's own dequantisation of the input, metadata survives, the widened model
+ * kvfold widen: every tensor of its output equals ggml's own dequantisation of the input, metadata survives, the widened model
  * says what the narrow one says within the noise of quantised activations, and what it cannot do it says. */
 #define _POSIX_C_SOURCE 200809L
 #include <setjmp.h>
@@ -47,7 +47,7 @@ static const char *program(void)
 {
     static char path[600];
     const char *bin = getenv("KVFOLD_BIN");
-    snprintf(path, sizeof path, "%s/widen", bin ? bin : ".");
+    snprintf(path, sizeof path, "%s/kvfold", bin ? bin : ".");
     return path;
 }
 
@@ -71,7 +71,7 @@ static int widen(const char *in, const char *out, const char *type, rlim_t file_
         dup2(fd, 2);
         signal(SIGXFSZ, SIG_IGN);
         if (file_limit) setrlimit(RLIMIT_FSIZE, &limit);
-        execl(program(), "widen", in, out, type, (char *)NULL);
+        execl(program(), "kvfold", "widen", "-m", in, "-o", out, "--type", type, (char *)NULL);
         _exit(127);
     }
     int status = 0;
@@ -288,8 +288,8 @@ static void test_refusals(void **state)
     remove(out_path);
     make_narrow("llama-64", GGML_TYPE_Q4_1);
     assert_int_equal(stat(in_path, &st), 0);
-    expect(widen(in_path, out_path, "f64", 0), 1, "usage");
-    expect(widen(in_path, out_path, NULL, 0), 1, "usage");
+    expect(widen(in_path, out_path, "f64", 0), 1, "allowed: f32 bf16");
+    expect(widen(in_path, out_path, NULL, 0), 1, "--type needs a value");
     expect(widen(in_path, in_path, "f32", 0), 1, "same file");
     snprintf(nowhere, sizeof nowhere, "%s/no/such/folder.gguf", fixture_folder());
     expect(widen(in_path, nowhere, "f32", 0), 2, nowhere);

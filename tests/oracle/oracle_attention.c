@@ -93,6 +93,21 @@ static row *push(list *l)
     return &l->rows[l->n++];
 }
 
+/* A head's channels as sink and window keep them in q8_0: seen so while they are there, coded from what that is in f16. */
+static void keep_in_8_bits(row *r, size_t base, int dim)
+{
+    for (int first = 0; first < dim; first += 32) {
+        int n = dim - first < 32 ? dim - first : 32;
+        float peak = 0, *x = r->exact + base + first, *y = r->seen + base + first;
+        for (int c = 0; c < n; c++) peak = fmaxf(peak, fabsf(x[c]));
+        float step = peak / 127.0f, inverse = step > 0 ? 1.0f / step : 0;
+        for (int c = 0; c < n; c++) {
+            y[c] = roundf(x[c] * inverse) * half(step);
+            x[c] = half(y[c]);
+        }
+    }
+}
+
 void oracle_append(oracle *o, int seq, int pos, const float *const *k, const float *const *v)
 {
     list *l = &o->seq[seq];
@@ -110,6 +125,13 @@ void oracle_append(oracle *o, int seq, int pos, const float *const *k, const flo
             r->exact[o->at[i][1] + (size_t)c] = half(v[i][c]);
     }
     memcpy(r->seen, r->exact, o->values * sizeof(float));
+    for (int i = 0; o->p->exact_bits == 8 && i < o->p->n_layers; i++) {
+        const kvf_layer *layer = &o->p->layers[i];
+        for (int h = 0; layer->share < 0 && h < layer->kv_heads; h++) {
+            keep_in_8_bits(r, o->at[i][0] + (size_t)(h * layer->k_dim), layer->k_dim);
+            if (!layer->v_in_k) keep_in_8_bits(r, o->at[i][1] + (size_t)(h * layer->v_dim), layer->v_dim);
+        }
+    }
 }
 
 /* One head of a block through its record. base: where the head's channels lie in a row. */

@@ -151,36 +151,131 @@ static void turbo_table(oracle_plan *p)
     p->unit = once(c[n - 1] / top);
 }
 
+/* Mass and first moment of |r| in [low, high), r what the first stage of n levels above 0 leaves. A cell below 0 mirrors one above,
+ * so a cell's r below 0 counts as its mirror's above. */
+static sums residual_of(const double *c, int n, double low, double high, int dim)
+{
+    sums all = {0, 0, 0};
+    for (int i = 0; i < n; i++)
+        for (int sign = -1; sign <= 1; sign += 2) {
+            double from = c[i] + (sign > 0 ? low : -high), to = c[i] + (sign > 0 ? high : -low);
+            from = fmax(from, i ? (c[i - 1] + c[i]) / 2 : 0);
+            to = fmin(to, i + 1 < n ? (c[i] + c[i + 1]) / 2 : support(dim));
+            if (from >= to) continue;
+            sums s = integrate(from, to, i + 1 < n ? 2 : 30, dim);
+            all.mass += s.mass, all.first += sign * (s.first - c[i] * s.mass);
+        }
+    return all;
+}
+
+/* Lloyd's rounds until nothing moves. */
+static void fitted_second(const double *c, int bits, int second_bits, int dim, double *d)
+{
+    int m = 1 << (second_bits - 1);
+    double most = 1;
+    for (int i = 0; i < m; i++) d[i] = 0.3 * (i + 1) / m / (1 << (bits - 1));
+    for (int k = 0; k < 1000 && most > 1e-8; k++) {
+        double next[8];
+        most = 0;
+        for (int i = 0; i < m; i++) {
+            sums s = residual_of(c, 1 << (bits - 1), i ? (d[i - 1] + d[i]) / 2 : 0, i + 1 < m ? (d[i] + d[i + 1]) / 2 : 20, dim);
+            next[i] = s.mass > 0 ? s.first / s.mass : d[i];
+            most = fmax(most, fabs(next[i] - d[i]));
+        }
+        memcpy(d, next, (size_t)m * sizeof *d);
+    }
+}
+
+/* The optimum for exp(-t / scale), t up to 8 scales. Of exp(-t) the integral from a is exp(-a), of t exp(-t) it is (1 + a) exp(-a),
+ * each less the same at b. */
+static void laplace_second(double scale, int bits, double *d)
+{
+    int m = 1 << (bits - 1);
+    for (int i = 0; i < m; i++) d[i] = 5.0 * (i + 1) / m;
+    for (int k = 0; k < 500; k++) {
+        double next[8];
+        for (int i = 0; i < m; i++) {
+            double a = i ? (d[i - 1] + d[i]) / 2 : 0, b = i + 1 < m ? (d[i] + d[i + 1]) / 2 : 8;
+            next[i] = ((1 + a) * exp(-a) - (1 + b) * exp(-b)) / (exp(-a) - exp(-b));
+        }
+        memcpy(d, next, (size_t)m * sizeof *d);
+    }
+    for (int i = 0; i < m; i++) d[i] *= scale;
+}
+
+/* Entry of one stage: the level in units, to the nearest integer. */
+static int stage_entry(const double *c, int bits, int code, double unit)
+{
+    int n = 1 << (bits - 1);
+    return (int)floor((code < n ? -c[n - 1 - code] : c[code - n]) / unit + 0.5);
+}
+
+static void rvq_table(oracle_plan *p, int earlier)
+{
+    static struct {
+        int dim, bits, stage, earlier;
+        oracle_plan plan;
+    } known[256];
+    int i = 0, rest = p->bits - p->stage;
+    double c[8], d[8];
+    while (i < 255 && known[i].dim &&
+           (known[i].dim != p->dim || known[i].bits != p->bits || known[i].stage != p->stage || known[i].earlier != earlier))
+        i++;
+    if (!known[i].dim || i == 255) {
+        oracle_levels(p->stage, p->dim, c);
+        if (earlier)
+            laplace_second(sqrt(3 * acos(-1)) / 2 * ldexp(1, -2 * p->stage) / sqrt(2), rest, d);
+        else
+            fitted_second(c, p->stage, rest, p->dim, d);
+        double unit = (c[(1 << (p->stage - 1)) - 1] + d[(1 << (rest - 1)) - 1]) / ((p->bits > 5 ? 16383 : 127) - 0.5);
+        for (int code = 0; code < 1 << p->bits; code++)
+            p->entry[code] =
+                stage_entry(c, p->stage, code % (1 << p->stage), unit) + stage_entry(d, rest, code >> p->stage, unit);
+        p->unit = once(unit);
+        known[i].dim = p->dim, known[i].bits = p->bits, known[i].stage = p->stage, known[i].earlier = earlier, known[i].plan = *p;
+    }
+    memcpy(p->entry, known[i].plan.entry, sizeof p->entry);
+    p->unit = known[i].plan.unit;
+}
+
 /* ---- plans ---- */
+
+static int has_table(const oracle_plan *p)
+{
+    return p->family == ORACLE_TURBO || p->family == ORACLE_RVQ;
+}
 
 int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *p)
 {
-    *p = (oracle_plan){.keys = keys, .dim = dim, .group = 32};
-    char rest[64] = "";
-    int rotated = 0;
+    *p = (oracle_plan){.keys = keys, .head_dim = dim, .dim = dim, .group = 32};
+    char rest[96] = "";
+    const char *fallback = "none";
     if (!strcmp(spec, "f16")) {
         p->family = ORACLE_F16;
         p->bits = 16;
-    } else if (sscanf(spec, "kivi%d%63s", &p->bits, rest) >= 1) {
+    } else if (sscanf(spec, "kivi%d%95s", &p->bits, rest) >= 1) {
         p->family = ORACLE_KIVI;
         if (rest[0] && sscanf(rest, ":group=%d", &p->group) != 1) return 0;
-    } else if (sscanf(spec, "uni%d%63s", &p->bits, rest) >= 1 || sscanf(spec, "turbo%d%63s", &p->bits, rest) >= 1) {
-        p->family = spec[0] == 'u' ? ORACLE_UNI : ORACLE_TURBO;
-        p->group = dim;
+    } else if (sscanf(spec, "uni%d%95s", &p->bits, rest) >= 1 || sscanf(spec, "turbo%d%95s", &p->bits, rest) >= 1 ||
+               sscanf(spec, "rvq%d%95s", &p->bits, rest) >= 1) {
+        p->family = spec[0] == 'u' ? ORACLE_UNI : spec[0] == 't' ? ORACLE_TURBO : ORACLE_RVQ;
+        fallback = "h1";
         p->norm = keys ? 1 : 2;
         if (strstr(rest, "norm=n")) p->norm = strstr(rest, "norm=n")[6] - '0';
-        rotated = !strstr(rest, "rot=none") && dim % 2 == 0;
-        if (p->family == ORACLE_TURBO) turbo_table(p);
     } else if (!strncmp(spec, "q8_0", 4) || !strncmp(spec, "q4_0", 4)) {
         p->bits = spec[1] - '0';
         p->family = p->bits == 8 ? ORACLE_Q8_0 : ORACLE_Q4_0;
-        rotated = !strcmp(spec + 4, ":rot=h");
-        if (spec[4] && !rotated) return 0;
+        snprintf(rest, sizeof rest, "%s", spec + 4);
     } else {
         return 0;
     }
-    for (p->rot = 1; rotated && dim % (2 * p->rot) == 0;) p->rot *= 2;
-    if (!rotated) p->rot = 0;
+    p->mean = strstr(rest, "centre=block") != NULL;
+    if (!oracle_read_rotation(rest, fallback, dim, &p->rotation)) return 0;
+    p->dim = p->rotation.size;
+    if (p->family == ORACLE_UNI || has_table(p)) p->group = p->dim;
+    p->stage = strstr(rest, "stages=") ? strstr(rest, "stages=")[7] - '0' : (p->bits + 1) / 2;
+    if (p->family == ORACLE_TURBO) turbo_table(p);
+    if (p->family == ORACLE_RVQ) rvq_table(p, strstr(rest, "tuned=paper") != NULL);
     return 1;
 }
 
@@ -211,25 +306,24 @@ static size_t codes_bytes(const oracle_plan *p)
     return (size_t)(TOKENS * padded(p) / 8 * p->bits);
 }
 
-size_t oracle_bytes(const oracle_plan *p)
+/* Where the mean lies: behind codes, scales and minima. */
+static size_t mean_at(const oracle_plan *p)
 {
     return fill64(codes_bytes(p)) + fill64(section_bytes(p)) * (p->family == ORACLE_KIVI ? 2 : 1);
 }
 
-/* ---- encoding ---- */
-
-void oracle_rotate(const double *x, int n, int block, double *y)
+size_t oracle_bytes(const oracle_plan *p)
 {
-    for (int i = 0; i < n; i++) {
-        int first = i / block * block;
-        y[i] = 0;
-        for (int j = 0; j < block; j++) {
-            int ones = 0;
-            for (int bits = (i - first) & j; bits; bits >>= 1) ones += bits & 1;
-            y[i] += (ones % 2 ? -x[first + j] : x[first + j]) / sqrt(block);
-        }
-    }
+    return mean_at(p) + (p->mean ? fill64((size_t)padded(p) + 2) : 0);
 }
+
+double oracle_mean(const oracle_plan *p, const void *record, int c)
+{
+    const size_t at = mean_at(p);
+    return (double)((const signed char *)record)[at + (size_t)c] * half_at(record, at + (size_t)padded(p));
+}
+
+/* ---- encoding ---- */
 
 static void take(oracle_value *v, double quotient, int low, int high, double offset, double scale, double min)
 {
@@ -282,14 +376,14 @@ static void ggml_group(const oracle_plan *p, const double *x, oracle_value **v, 
 /* What is subtracted from a code before it is multiplied by the scale. */
 static double zero_of(const oracle_plan *p)
 {
-    if (p->family == ORACLE_KIVI || p->family == ORACLE_F16 || p->family == ORACLE_TURBO) return 0;
+    if (p->family == ORACLE_KIVI || p->family == ORACLE_F16 || has_table(p)) return 0;
     return p->family == ORACLE_UNI && p->bits <= 3 ? (ldexp(1, p->bits) - 1) / 2 : ldexp(1, p->bits - 1);
 }
 
 /* What a code stands for before its scale. */
 static double level_of(const oracle_plan *p, int code)
 {
-    return p->family == ORACLE_TURBO ? once(p->entry[code] * p->unit) : code - zero_of(p);
+    return has_table(p) ? once(p->entry[code] * p->unit) : code - zero_of(p);
 }
 
 /* Scale of the vector x whose codes are chosen: 0 the step; 1 |x| / |c|; 2 <x, x> / <x, c>; 3 <x, c> / <c, c>. */
@@ -318,7 +412,7 @@ static double plain_scale(const oracle_plan *p, const double *x, int n)
         peak = fmax(peak, fabs(x[i]));
         square += x[i] * x[i];
     }
-    if (p->family == ORACLE_TURBO) return sqrt(square / n);
+    if (has_table(p)) return sqrt(square / n);
     return p->bits >= 4 ? peak / (ldexp(1, p->bits - 1) - 1) : sqrt(square / n) * width[p->bits];
 }
 
@@ -351,6 +445,34 @@ static void turbo_group(const oracle_plan *p, const double *x, oracle_value **v,
     norm_scale(p, x, v, n, rms);
 }
 
+/* The code of one stage, entries ascending, and how near a boundary was, in gaps between entries. */
+static int stage_code(const int *entry, int bits, double q, double *near)
+{
+    int code = 0;
+    for (int k = 0; k + 1 < 1 << bits; k++) {
+        double boundary = (entry[k] + entry[k + 1]) / 2.0;
+        *near = fmin(*near, fabs(q - boundary) / (entry[k + 1] - entry[k]));
+        if (q > boundary) code = k + 1;
+    }
+    return code;
+}
+
+/* First the nearest level of the first stage, then of the second to what is left. */
+static void rvq_group(const oracle_plan *p, const double *x, oracle_value **v, int n)
+{
+    int rest = p->bits - p->stage, first[16], second[16], top = (1 << rest) - 1;
+    for (int i = 0; i < 1 << p->stage; i++) first[i] = (p->entry[i] + p->entry[i + (top << p->stage)]) / 2;
+    for (int i = 0; i <= top; i++) second[i] = p->entry[i << p->stage] - first[0];
+    double rms = plain_scale(p, x, n);
+    for (int i = 0; i < n; i++) {
+        double q = rms > 0 ? x[i] / (rms * p->unit) : 0;
+        v[i]->near = HUGE_VAL;
+        int a = stage_code(first, p->stage, q, &v[i]->near), b = stage_code(second, rest, q - first[a], &v[i]->near);
+        v[i]->code = a | b << p->stage;
+    }
+    norm_scale(p, x, v, n, rms);
+}
+
 static void encode_group(const oracle_plan *p, const double *x, oracle_value *out, int t0, int nt, int c0, int nc)
 {
     double member[1024] = {0};
@@ -367,16 +489,44 @@ static void encode_group(const oracle_plan *p, const double *x, oracle_value *ou
         uni_group(p, member, place, n);
     else if (p->family == ORACLE_TURBO)
         turbo_group(p, member, place, n);
+    else if (p->family == ORACLE_RVQ)
+        rvq_group(p, member, place, n);
     else
         ggml_group(p, member, place, n);
 }
 
+/* 8 bits of the mean over the block's tokens, in steps of a 127th of the largest. */
+static void subtract_mean(const oracle_plan *p, double *y)
+{
+    double mean[1024] = {0}, peak = 0;
+    for (int c = 0; c < p->dim; c++) {
+        for (int t = 0; t < TOKENS; t++) mean[c] += y[t * p->dim + c] / TOKENS;
+        peak = fmax(peak, fabs(mean[c]));
+    }
+    double step = half(peak / 127);
+    for (int c = 0; c < p->dim && step > 0; c++) {
+        double code = fmin(fmax(nearbyint(mean[c] / step), -127), 127);
+        for (int t = 0; t < TOKENS; t++) y[t * p->dim + c] -= code * step;
+    }
+}
+
+/* The vectors that are coded, [64][dim]; the caller frees. */
+static double *transformed(const oracle_plan *p, const float *x)
+{
+    double *y = calloc((size_t)(TOKENS * p->dim), sizeof *y);
+    if (!y) abort();
+    for (int t = 0; t < TOKENS; t++) {
+        double row[1024];
+        for (int c = 0; c < p->head_dim; c++) row[c] = half(x[t * p->head_dim + c]);
+        oracle_rotate(&p->rotation, row, y + t * p->dim);
+    }
+    if (p->mean) subtract_mean(p, y);
+    return y;
+}
+
 void oracle_encode(const oracle_plan *p, const float *x, oracle_value *out)
 {
-    double *y = calloc((size_t)(2 * TOKENS * p->dim), sizeof *y), *z = y + TOKENS * p->dim;
-    if (!y) abort();
-    for (int i = 0; i < TOKENS * p->dim; i++) y[i] = z[i] = half(x[i]);
-    for (int t = 0; t < TOKENS && p->rot; t++) oracle_rotate(z + t * p->dim, p->dim, p->rot, y + t * p->dim);
+    double *y = transformed(p, x);
     if (p->family == ORACLE_F16)
         for (int i = 0; i < TOKENS * p->dim; i++) out[i] = (oracle_value){.value = y[i]};
     else if (per_channel(p))
@@ -391,19 +541,19 @@ void oracle_encode(const oracle_plan *p, const float *x, oracle_value *out)
 
 void oracle_settle(const oracle_plan *p, const float *x, const oracle_value *got, double close, oracle_value *out)
 {
-    double row[1024], turned[1024];
+    double *y = transformed(p, x);
     oracle_value *place[1024];
     for (int t = 0; t < TOKENS; t++) {
         int moved = 0;
         for (int c = 0; c < p->dim; c++) {
             oracle_value *v = place[c] = &out[t * p->dim + c];
-            row[c] = turned[c] = half(x[t * p->dim + c]);
-            if (abs(v->code - got[t * p->dim + c].code) != 1 || v->near > close) continue;
+            int apart = abs(v->code - got[t * p->dim + c].code);
+            if (!apart || (apart > 1 && p->family != ORACLE_RVQ) || v->near > close) continue;
             v->code = got[t * p->dim + c].code, moved = 1;
         }
-        if (p->rot) oracle_rotate(row, p->dim, p->rot, turned);
-        if (moved) norm_scale(p, turned, place, p->dim, plain_scale(p, turned, p->dim));
+        if (moved) norm_scale(p, y + t * p->dim, place, p->dim, plain_scale(p, y + t * p->dim, p->dim));
     }
+    free(y);
 }
 
 /* ---- unpacking ---- */
@@ -432,6 +582,34 @@ static void walk_codes(int bits, int rows, int lanes, visitor *visit, void *user
             low += width;
         }
     }
+}
+
+typedef struct plain_codes {
+    const unsigned char *memory;
+    int lanes, *out;
+} plain_codes;
+
+static void take_bit(void *user, int r, int lane, int code_bit, size_t memory_bit)
+{
+    const plain_codes *to = user;
+    to->out[r * to->lanes + lane] |= (to->memory[memory_bit / 8] >> memory_bit % 8 & 1) << code_bit;
+}
+
+void oracle_codes(const void *codes, int bits, int rows, int lanes, int *out)
+{
+    plain_codes to = {codes, lanes, out};
+    memset(out, 0, (size_t)(rows * lanes) * sizeof *out);
+    walk_codes(bits, rows, lanes, take_bit, &to);
+}
+
+double oracle_half(double x)
+{
+    return half(x);
+}
+
+double oracle_half_at(const void *memory, size_t at)
+{
+    return half_at(memory, at);
 }
 
 typedef struct reading {

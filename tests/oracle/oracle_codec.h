@@ -3,19 +3,32 @@
 #ifndef TESTS_ORACLE_CODEC_H
 #define TESTS_ORACLE_CODEC_H
 
+#include "oracle_rotation.h"
+
 #include <stddef.h>
 
-typedef enum oracle_family { ORACLE_F16, ORACLE_Q8_0, ORACLE_Q4_0, ORACLE_KIVI, ORACLE_UNI, ORACLE_TURBO } oracle_family;
+typedef enum oracle_family {
+    ORACLE_F16,
+    ORACLE_Q8_0,
+    ORACLE_Q4_0,
+    ORACLE_KIVI,
+    ORACLE_UNI,
+    ORACLE_TURBO,
+    ORACLE_RVQ
+} oracle_family;
 
 typedef struct oracle_plan {
     oracle_family family;
     int keys; /* 1: keys, 0: values */
-    int dim;
+    int head_dim;
+    int dim;   /* channels that are coded: the head's, and zeros that the transform needs */
     int bits;  /* of a code; 16 for f16 */
     int group; /* tokens (KIVI keys) or channels (everything else) that share a scale */
-    int rot;   /* 0, or channels of one Hadamard block */
-    int norm;  /* uni, turbo: rule 0 to 3 of the scale */
-    int entry[256]; /* turbo: a level is entry * unit */
+    oracle_rotation rotation;
+    int mean;       /* 1: the block's mean is subtracted after the transform and kept */
+    int norm;       /* uni, turbo, rvq: rule 0 to 3 of the scale */
+    int stage;      /* rvq: bits of the first stage */
+    int entry[256]; /* turbo, rvq: a level is entry * unit */
     double unit;
 } oracle_plan;
 
@@ -29,7 +42,7 @@ typedef struct oracle_value {
 /* Reads a spec as the tests write them; 0 when the oracle does not know it. */
 int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *plan);
 
-/* What the definition makes of x[64][dim]: out[64][dim]. Rotates by a matrix first when the plan says so. */
+/* What the definition makes of x[64][head_dim]: out[64][dim]. Rotates by a matrix first when the plan says so. */
 void oracle_encode(const oracle_plan *plan, const float *x, oracle_value *out);
 
 /* uni, turbo: where `got` has a neighbouring code and the quotient lay within `close` of the boundary, `out` of oracle_encode
@@ -46,12 +59,19 @@ double oracle_residue(int bits, int dim, const double *levels);
 /* What a record says. */
 void oracle_unpack(const oracle_plan *plan, const void *record, oracle_value *out);
 
+/* Channel c of the mean that a record keeps. */
+double oracle_mean(const oracle_plan *plan, const void *record, int c);
+
 /* Bytes of a record, and whether every bit that is not part of a live code, scale or minimum is 0. */
 size_t oracle_bytes(const oracle_plan *plan);
 int oracle_padding_is_zero(const oracle_plan *plan, const void *record);
 
-/* Hadamard transform of n channels in blocks, by the matrix of Sylvester. */
-void oracle_rotate(const double *x, int n, int block, double *y);
+/* The codes of a matrix [rows][lanes] as it lies in memory: out[row * lanes + lane]. */
+void oracle_codes(const void *codes, int bits, int rows, int lanes, int *out);
+
+/* Nearest binary16, saturated; and the one at a place in memory. */
+double oracle_half(double x);
+double oracle_half_at(const void *memory, size_t at);
 
 /* <q, key t> and sum of w_t value_t[c]; *size receives the sum of the magnitudes of all terms, for error bounds. */
 double oracle_score(const oracle_plan *plan, const oracle_value *record, const float *q, int t, double *size);

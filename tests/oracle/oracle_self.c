@@ -17,7 +17,8 @@ void oracle_turn(const oracle_rope *r, int dim, const double *x, double pos, dou
     }
 }
 
-long oracle_query_squares(const float *q, long token_stride, long head_stride, int heads, int dim, int first, int last, double *sum)
+long oracle_query_squares(const float *q, long token_stride, long head_stride, int heads, int dim, int first, int last,
+                          double *sum)
 {
     for (int t = first; t < last; t++)
         for (int h = 0; h < heads; h++)
@@ -49,13 +50,15 @@ static void over_segment(const oracle_rope *r, int dim, const double *m, double 
         for (int j = 0; j < SEGMENT; j++) {
             oracle_turn(r, dim, m, j, x);
             for (int c = 0; c < dim; c++)
-                if (pass) var[c] += (x[c] - mean[c]) * (x[c] - mean[c]) / SEGMENT;
-                else mean[c] += x[c] / SEGMENT;
+                if (pass)
+                    var[c] += (x[c] - mean[c]) * (x[c] - mean[c]) / SEGMENT;
+                else
+                    mean[c] += x[c] / SEGMENT;
         }
 }
 
-void oracle_estimate(const oracle_rope *r, int dim, const float *k, long stride, int start, int rows, const double *q_mean, double *c0,
-                     double *scale)
+void oracle_estimate(const oracle_rope *r, int dim, const float *k, long stride, int start, int rows, const double *q_mean,
+                     double *c0, double *scale)
 {
     double m[MOST], var[MOST], turned[MOST], log_mean = 0;
     mean_unrotated(r, dim, k, stride, start, rows, m);

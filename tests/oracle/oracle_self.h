@@ -14,11 +14,12 @@ typedef struct oracle_rope {
 void oracle_turn(const oracle_rope *r, int dim, const double *x, double pos, double *y);
 
 /* Mean of q^2 per channel over rows first .. last - 1 of `heads` heads, added to sum[dim]; returns how many vectors that is. */
-long oracle_query_squares(const float *q, long token_stride, long head_stride, int heads, int dim, int first, int last, double *sum);
+long oracle_query_squares(const float *q, long token_stride, long head_stride, int heads, int dim, int first, int last,
+                          double *sum);
 
 /* From keys of rows 4 .. rows - 1 (row i is k + i * stride, at position start + i) and mean squares of queries (NULL: no scale). */
-void oracle_estimate(const oracle_rope *r, int dim, const float *k, long stride, int start, int rows, const double *q_mean, double *c0,
-                     double *scale);
+void oracle_estimate(const oracle_rope *r, int dim, const float *k, long stride, int start, int rows, const double *q_mean,
+                     double *c0, double *scale);
 
 /* Centre of segment s: R_{512 s} c0. */
 void oracle_centre(const oracle_rope *r, int dim, const double *c0, int segment, double *c);

@@ -16,12 +16,12 @@
 #define AIMED (8 * FIXED_POINT)
 #define ONE_BIT (3 * FIXED_POINT) /* the step of kivi1 is the whole range of a group, and what is rounded has a step in it */
 
-static double one_bound(const char *spec, const char *cpu)
+static double one_bound(const char *spec, kvf_side side, const char *cpu)
 {
     kvfi_kernels kernels;
     kvf_part part;
     char error[256];
-    if (kvfi_kernels_select(cpu, &kernels, error, sizeof error) || kvfi_part_setup(spec, KVF_V, 64, &part, error, sizeof error))
+    if (kvfi_kernels_select(cpu, &kernels, error, sizeof error) || kvfi_part_setup(spec, side, 64, &part, error, sizeof error))
         fail_msg("%s", error);
     if (!kernels.kind[part.kind].fixed_point) return IN_FLOATS;
     return part.has_min && part.bits == 1 ? ONE_BIT : FIXED_POINT;
@@ -29,7 +29,7 @@ static double one_bound(const char *spec, const char *cpu)
 
 double pair_bound(const char *k, const char *v, const char *cpu)
 {
-    return fmax(one_bound(k, cpu), one_bound(v, cpu));
+    return fmax(one_bound(k, KVF_K, cpu), one_bound(v, KVF_V, cpu));
 }
 
 void pair_open(pair *p)

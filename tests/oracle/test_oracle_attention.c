@@ -9,16 +9,30 @@
 #define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
 
 static const char *const codecs[][2] = {
-    {"f16", "f16"},     {"q8_0", "q8_0"},   {"q4_0", "q4_0"},   {"q4_0:rot=h", "q4_0:rot=h"}, {"q8_0:rot=h", "q4_0"},
-    {"kivi1", "kivi1"}, {"kivi2", "kivi2"}, {"kivi3", "kivi3"}, {"kivi4", "kivi4"},           {"kivi8", "kivi8"},
-    {"q8_0", "kivi2"},  {"f16", "kivi3"},   {"kivi4", "f16"},   {"kivi1", "q4_0:rot=h"},      {"kivi2:group=16", "kivi3:group=64"},
+    {"f16", "f16"},
+    {"q8_0", "q8_0"},
+    {"q4_0", "q4_0"},
+    {"q4_0:rot=h", "q4_0:rot=h"},
+    {"q8_0:rot=h", "q4_0"},
+    {"kivi1", "kivi1"},
+    {"kivi2", "kivi2"},
+    {"kivi3", "kivi3"},
+    {"kivi4", "kivi4"},
+    {"kivi8", "kivi8"},
+    {"q8_0", "kivi2"},
+    {"f16", "kivi3"},
+    {"kivi4", "f16"},
+    {"kivi1", "q4_0:rot=h"},
+    {"kivi2:group=16", "kivi3:group=64"},
+    {"uni4:centre=block,scale=none", "turbo4:rot=h2,seed=3"},
+    {"q4_0:rot=h1,centre=block", "uni6:rot=none"},
 };
 
 /* Distances at which something changes: the row itself, its neighbours, edges of blocks and windows. */
 static const int aims[] = {0, 1, 2, 3, 63, 64, 65, 66, 127, 128, 129, 191, 192, -1};
 
 /* Single rows and four rows at every length that is an edge of something, grown without attention in between. */
-static void lengths(const char *k, const char *v, int sink, int recent)
+static void lengths_with(const char *k, const char *v, int sink, int recent, int exact_bits)
 {
     static const int at[] = {0, 1, 3, 4, 5, 31, 63, 64, 65, 127, 128, 129, 191, 192, 193, 200, 255, 256, 1000};
     pair p = {0};
@@ -26,6 +40,7 @@ static void lengths(const char *k, const char *v, int sink, int recent)
     ts_model_init(&p.m, 2, 4, 2, 64, 64, k, v);
     p.m.params.sink = sink;
     p.m.params.recent = recent;
+    p.m.params.exact_bits = exact_bits;
     pair_open(&p);
     for (int i = 0; i < COUNT(at); i++) {
         pair_grow(&p, 0, 1, at[i] - oracle_pos_max(p.o, 0) - 1, 512);
@@ -36,10 +51,52 @@ static void lengths(const char *k, const char *v, int sink, int recent)
     pair_close(&p);
 }
 
+static void lengths(const char *k, const char *v, int sink, int recent)
+{
+    lengths_with(k, v, sink, recent, 16);
+}
+
+/* Sink and window in q8_0. */
+static void test_exact_rows_of_eight_bits(void **state)
+{
+    (void)state;
+    lengths_with("q4_0", "kivi4", 4, 64, 8);
+    lengths_with("f16", "f16", 3, 1, 8);
+}
+
 static void test_codecs_and_lengths(void **state)
 {
     (void)state;
     for (int i = 0; i < COUNT(codecs); i++) lengths(codecs[i][0], codecs[i][1], 4, 64);
+}
+
+/* Sums of code matrices, scored packed (few rows) and unfolded (many); centre and scale off, as they are in the oracle. */
+static void test_sums_of_code_matrices(void **state)
+{
+    static const char *const pairs[][2] = {{"prod3:centre=none,scale=none", "prod2"},
+                                           {"qjl:centre=none", "turbo2:outliers=16"},
+                                           {"qjl:m=128,outliers=4,centre=none", "prod3:sketch=iid"},
+                                           {"turbo3:outliers=32,centre=none,scale=none", "rvq4"}};
+    (void)state;
+    for (int i = 0; i < COUNT(pairs); i++)
+        for (int big = 0; big < 2; big++) {
+            pair p = {0};
+            ts_how aimed = {.point_at = aims};
+            ts_model_init(&p.m, 1, 6, 2, big ? 128 : 64, big ? 64 : 80, pairs[i][0], pairs[i][1]);
+            pair_open(&p);
+            pair_grow(&p, 0, 1, 330, 330);
+            pair_next(&p, 0, 1, 1, &aimed);
+            pair_next(&p, 0, 1, 30, &aimed);
+            pair_close(&p);
+        }
+}
+
+/* A rotation that is a matrix, one for keys and another for values, or one for both. */
+static void test_matrices(void **state)
+{
+    (void)state;
+    lengths("turbo3:rot=haar,centre=none,scale=none", "uni4:rot=haar,seed=5", 4, 64);
+    lengths("uni5:rot=haar,centre=block,scale=none", "q8_0:rot=haar", 0, 64);
 }
 
 static void test_sinks_and_windows_of_all_sizes(void **state)
@@ -201,6 +258,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codecs_and_lengths),
+        cmocka_unit_test(test_sums_of_code_matrices),
+        cmocka_unit_test(test_exact_rows_of_eight_bits),
+        cmocka_unit_test(test_matrices),
         cmocka_unit_test(test_sinks_and_windows_of_all_sizes),
         cmocka_unit_test(test_head_sizes),
         cmocka_unit_test(test_smallest_and_odd_head_sizes),

@@ -29,8 +29,12 @@ static void test_layouts_and_types(void **state)
         for (int i = 0; i < 16; i++) {
             pair p = {0};
             ts_row rows[75];
-            ts_how how = {.layout = (ts_layout)layout, .type = types[i & 1], .q_type = types[i >> 1 & 1], .scatter = i >> 2 & 1,
-                          .whole_f32 = (i & 1) && (i >> 3 & 1), .point_at = aims};
+            ts_how how = {.layout = (ts_layout)layout,
+                          .type = types[i & 1],
+                          .q_type = types[i >> 1 & 1],
+                          .scatter = i >> 2 & 1,
+                          .whole_f32 = (i & 1) && (i >> 3 & 1),
+                          .point_at = aims};
             open_with(&p, "kivi4", "q8_0", 0, 0);
             ts_rows(rows, 75, 0, 1, 0);
             pair_feed(&p, rows, 75, 75, &how, 1);
@@ -87,8 +91,12 @@ static void test_masks_with_bias_and_without_causality(void **state)
     (void)state;
     for (int i = 0; i < 16; i++) {
         pair p = {0};
-        ts_how how = {.mask = i & 1 ? KVF_F16 : KVF_F32, .bias = i & 2 ? 1.0f : 0.125f, .see_all = i >> 2 & 1, .scatter = 1,
-                      .slopes = i & 8 ? slopes : NULL, .point_at = aims};
+        ts_how how = {.mask = i & 1 ? KVF_F16 : KVF_F32,
+                      .bias = i & 2 ? 1.0f : 0.125f,
+                      .see_all = i >> 2 & 1,
+                      .scatter = 1,
+                      .slopes = i & 8 ? slopes : NULL,
+                      .point_at = aims};
         open_with(&p, "q4_0", "kivi4", 0, 150);
         pair_next(&p, 0, 1, 1, &how);
         pair_next(&p, 0, 1, 4, &how);
@@ -220,8 +228,11 @@ static void test_softcap_slopes_and_sinks(void **state)
     (void)state;
     for (int i = 0; i < 16; i++) {
         pair p = {0};
-        ts_how how = {.softcap = i & 1 ? 3.0f : 0.0f, .slopes = i & 2 ? slopes : NULL, .sinks = i & 4 ? sinks : NULL,
-                      .mask = i & 8 ? KVF_F16 : 0, .point_at = aims};
+        ts_how how = {.softcap = i & 1 ? 3.0f : 0.0f,
+                      .slopes = i & 2 ? slopes : NULL,
+                      .sinks = i & 4 ? sinks : NULL,
+                      .mask = i & 8 ? KVF_F16 : 0,
+                      .point_at = aims};
         open_with(&p, "kivi4", "q4_0", 0, 0);
         pair_next(&p, 0, 1, 3, &how);
         pair_grow(&p, 0, 1, 260, 260);
@@ -248,7 +259,7 @@ static void test_scale_is_the_callers(void **state)
 
 static void test_latent_attention(void **state)
 {
-    static const char *const specs[] = {"f16", "q8_0", "q4_0", "kivi4", "q8_0:rot=h"};
+    static const char *const specs[] = {"f16", "q8_0", "q4_0", "kivi4", "q8_0:rot=h", "q8_0:centre=prompt", "q8_0:centre=block"};
     (void)state;
     for (int i = 0; i < COUNT(specs); i++) {
         pair p = {0};
@@ -260,7 +271,7 @@ static void test_latent_attention(void **state)
         kvf_cache_free(&c);
         if (code != KVF_OK && i > 1) { /* f16 and q8_0 must; others may be refused by name */
             assert_int_equal(code, KVF_E_UNSUPPORTED);
-            assert_non_null(strstr(p.m.error, i == 4 ? "rotation" : i == 3 ? "kivi" : specs[i]));
+            assert_non_null(strstr(p.m.error, i > 4 ? "centre" : i == 4 ? "rot=h mixes" : i == 3 ? "kivi" : specs[i]));
             continue;
         }
         pair_open(&p);

@@ -12,6 +12,7 @@ typedef struct size_of_value {
 static void magnitudes(const kvf_part *part, const void *record, size_of_value *out)
 {
     const kvfi_shape s = kvfi_shape_of(part);
+    if (part->kind == KVF_KIND_SUM) return; /* the same function on every set: nothing may differ */
     for (int t = 0; t < KVF_BLOCK; t++)
         for (int c = 0; c < part->dim; c++) {
             size_of_value *m = out + t * part->dim + c;
@@ -149,6 +150,7 @@ static void spoil_padding(const kvf_part *part, uint8_t *record, uint64_t *state
     const size_t half = part->kind == KVF_KIND_HALF, sections = part->has_min ? 2 : 1;
     for (int c = part->dim; c < part->dim_pad; c++)
         for (int t = 0; t < KVF_BLOCK; t++) {
+            if (part->kind == KVF_KIND_SUM) continue; /* tests/oracle spoils it */
             if (half)
                 kvfi_halves(record, 0)[kvfi_half_index(&s, t, c)] = 0x7e00;
             else
@@ -194,7 +196,7 @@ static void check_codec(const kvfi_kernels *scalar, const kvfi_kernels *fast, co
             px_at("%s: %s, %s, %d channels, %s, round %d", fast->name, spec, side ? "values" : "keys", dim, ci_kind_name[kind],
                   *round);
             if (kvfi_part_setup(spec, side, dim, &part, error, sizeof error)) continue; /* e.g. a rotation of odd sizes */
-            float *x = ci_alloc((size_t)dim * KVF_BLOCK * sizeof(float));
+            float *x = ci_alloc((size_t)part.dim_pad * KVF_BLOCK * sizeof(float));
             uint8_t *record = ci_alloc(part.bytes);
             ci_fill(x, dim, (ci_kind)kind, seed);
             part.codec->encode(&part, x, record);

@@ -12,8 +12,8 @@ foreach(source IN LISTS tools)
     endif()
 endforeach()
 
-add_library(tools_common STATIC ${common})
-target_include_directories(tools_common PUBLIC tools)
+add_library(tools_common STATIC ${common} "${PROJECT_SOURCE_DIR}/cli/gguf_out.c")
+target_include_directories(tools_common PUBLIC tools PRIVATE "${PROJECT_SOURCE_DIR}/cli")
 target_link_libraries(tools_common PUBLIC kvfold::libllama m)
 foreach(source IN LISTS programs)
     get_filename_component(name "${source}" NAME_WE)
@@ -22,13 +22,24 @@ foreach(source IN LISTS programs)
     target_link_options(${name} PRIVATE ${rpath_options})
 endforeach()
 
-# Widened copies of the real models, made once: two runs on them differ by their KV cache alone. 1.6 GB, so not part of `all`.
+if(NOT TARGET kvfold_cli)
+    return()
+endif()
+
+# Widened copies of the real models, made once: two runs on them differ by their KV cache alone. 2.2 GB, so not part of `all`, and made
+# again only when the way to make them changes, not whenever the program does.
 set(wide "")
 foreach(model smollm2-135m-instruct-q4_1 gemma-3-270m-q4_k_m)
     string(REGEX REPLACE "-q4_.*" "-f32.gguf" file "${model}")
     list(APPEND wide "${data}/models/${file}")
     add_custom_command(OUTPUT "${data}/models/${file}" VERBATIM
-        COMMAND widen "${data}/models/${model}.gguf" "${data}/models/${file}" f32
-        DEPENDS widen "${data}/models/${model}.gguf" COMMENT "Widening ${model}.gguf")
+        COMMAND $<TARGET_FILE:kvfold_cli> widen -m "${data}/models/${model}.gguf" -o "${data}/models/${file}" --type f32
+        DEPENDS "${PROJECT_SOURCE_DIR}/cli/widen.c" "${PROJECT_SOURCE_DIR}/cli/gguf_out.c" "${data}/models/${model}.gguf"
+        COMMENT "Widening ${model}.gguf")
 endforeach()
+list(APPEND wide "${data}/models/key-bias-135m-f32.gguf")
+add_custom_command(OUTPUT "${data}/models/key-bias-135m-f32.gguf" VERBATIM
+    COMMAND bias-keys "${data}/models/smollm2-135m-instruct-f32.gguf" "${data}/models/key-bias-135m-f32.gguf" 60 8
+    DEPENDS bias-keys "${data}/models/smollm2-135m-instruct-f32.gguf" COMMENT "Adding a constant to the keys of a copy")
 add_custom_target(models_f32 DEPENDS ${wide})
+add_dependencies(models_f32 kvfold_cli)

@@ -137,6 +137,21 @@ static inline int ci_word(const char **list, char spec[64])
     return 1;
 }
 
+/* Has the spec a meaning for that head size? rot=h wants an even one, outliers=N more than N channels. */
+static inline int ci_fits(const char *spec, int dim)
+{
+    const char *outliers = strstr(spec, "outliers=");
+    const char *rot = strstr(spec, "rot=h");
+    if (rot && dim % 2 && (!rot[5] || rot[5] == ',')) return 0;
+    return !outliers || atoi(outliers + 9) < dim;
+}
+
+/* Records that are a sum of code matrices (prod, qjl, outliers told apart): a value has no code of its own. */
+static inline int ci_sum(const char *spec)
+{
+    return !strncmp(spec, "prod", 4) || !strncmp(spec, "qjl", 3) || strstr(spec, "outliers=");
+}
+
 /* Calls fn for every example of every codec and each of its sides. */
 static inline int ci_each_spec(void (*fn)(const char *spec, kvf_side side, void *user), void *user)
 {

@@ -161,9 +161,10 @@ static void the_rotation_covers_the_head(void **state)
     for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
         kvf_part part;
         assert_int_equal(kvfi_part_setup("q8_0:rot=h", KVF_K, heads[i].dim, &part, NULL, 0), KVF_OK);
-        assert_int_equal(part.rot, heads[i].block);
+        assert_int_equal(part.rot.block, heads[i].block);
+        assert_int_equal(part.dim, heads[i].dim);
         assert_int_equal(kvfi_part_setup("q8_0", KVF_K, heads[i].dim, &part, NULL, 0), KVF_OK);
-        assert_int_equal(part.rot, 0);
+        assert_int_equal(part.rot.kind, KVF_ROT_NONE);
     }
 }
 
@@ -184,7 +185,7 @@ static void turned_queries_give_the_same_scores(void **state)
     for (int i = 0; i < 2; i++) {
         coded *e = i ? turned : plain;
         void *prepared = ci_alloc(k.kind[e->part.kind].prepared_bytes(&e->part, 1));
-        if (i) k.hadamard(q, 64, 1, 64, e->part.rot);
+        if (i) k.hadamard(q, 64, 1, 64, e->part.rot.block);
         k.kind[e->part.kind].prepare(&e->part, q, 64, 1, prepared);
         k.kind[e->part.kind].score(&e->part, e->record, prepared, 1, s[i]);
         free(prepared);

@@ -22,9 +22,14 @@ typedef struct spec_case {
 
 static const spec_case good[] = {
     {"f16", KVF_K, 64, KVF_OK, "f16"},
-    {"q8_0", KVF_K, 64, KVF_OK, "q8_0:rot=none"},
-    {"q8_0:rot=h", KVF_V, 80, KVF_OK, "q8_0:rot=h"},
-    {"q4_0:rot=none", KVF_V, 1, KVF_OK, "q4_0:rot=none"},
+    {"q8_0", KVF_K, 64, KVF_OK, "q8_0:rot=none,seed=0,centre=none,scale=none"},
+    {"q8_0:rot=h", KVF_V, 80, KVF_OK, "q8_0:rot=h,seed=0"},
+    {"q4_0:rot=none", KVF_V, 1, KVF_OK, "q4_0:rot=none,seed=0"},
+    {"q4_0:centre=block,rot=h1", KVF_K, 72, KVF_OK, "q4_0:rot=h1,seed=0,centre=block,scale=none"},
+    {"uni4", KVF_K, 64, KVF_OK, "uni4:norm=n1,rot=h1,seed=0,centre=prompt,scale=prompt"},
+    {"uni2:rot=none,norm=n3", KVF_V, 64, KVF_OK, "uni2:norm=n3,rot=none,seed=0"},
+    {"turbo8:rot=haar,seed=999999", KVF_K, 7, KVF_OK, "turbo8:norm=n1,rot=haar,seed=999999,centre=prompt,scale=prompt"},
+    {"turbo3:rot=h2,seed=7,centre=none", KVF_K, 1, KVF_OK, "turbo3:norm=n1,rot=h2,seed=7,centre=none,scale=prompt"},
     {"kivi4", KVF_K, 64, KVF_OK, "kivi4:group=32"},
     {"kivi1", KVF_V, 7, KVF_OK, "kivi1:group=32"},
     {"kivi3:group=64", KVF_K, 1024, KVF_OK, "kivi3:group=64"},
@@ -54,7 +59,8 @@ static const spec_case bad[] = {
     {"f16/f16", KVF_K, 64, KVF_E_SPEC, "does not exist"},
     {"\x1b[31mred\n", KVF_K, 64, KVF_E_SPEC, "'?[31mred?' does not exist"},
     {"\xff\xfe", KVF_K, 64, KVF_E_SPEC, "'\?\?' does not exist"},
-    {"kivi4:group=32,group=32,group=32,group=32,group=32,group=32,grou", KVF_K, 64, KVF_E_SPEC, "64 characters; at most 63"},
+    {"kivi4:group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,g", KVF_K, 64, KVF_E_SPEC,
+     "97 characters; at most 95"},
     /* the number of bits: what no kernel implements is refused here */
     {"kivi", KVF_K, 64, KVF_E_SPEC, "needs its number of bits: kivi1 kivi2 kivi3 kivi4 kivi8"},
     {"kivi0", KVF_K, 64, KVF_E_SPEC, "'kivi0' does not exist: kivi has 1, 2, 3, 4 or 8 bits"},
@@ -76,8 +82,8 @@ static const spec_case bad[] = {
     {"kivi4:grup=32", KVF_K, 64, KVF_E_SPEC, "no option 'grup'; it has: group"},
     {"kivi4:rot=h", KVF_K, 64, KVF_E_SPEC, "no option 'rot'; it has: group"},
     {"f16:rot=h", KVF_K, 64, KVF_E_SPEC, "'f16' has no option 'rot', nor any other"},
-    {"q8_0:group=32", KVF_K, 64, KVF_E_SPEC, "no option 'group'; it has: rot"},
-    {"q8_0:rot=hh", KVF_K, 64, KVF_E_SPEC, "rot is 'hh', but may be 'none' or 'h'"},
+    {"q8_0:group=32", KVF_K, 64, KVF_E_SPEC, "no option 'group'; it has: rot seed centre scale"},
+    {"q8_0:rot=hh", KVF_K, 64, KVF_E_SPEC, "rot is 'hh', but may be none, h, h1, h2 or haar"},
     {"kivi4:group=-32", KVF_K, 64, KVF_E_SPEC, "group is '-32', but must be a whole number"},
     {"kivi4:group=0x20", KVF_K, 64, KVF_E_SPEC, "must be a whole number"},
     {"kivi4:group=32.0", KVF_K, 64, KVF_E_SPEC, "must be a whole number"},
@@ -89,7 +95,13 @@ static const spec_case bad[] = {
     {"kivi4:group=1234567890123456", KVF_K, 64, KVF_E_SPEC, "is too long"},
     {"kivi4:a-very-long-key-name=1", KVF_K, 64, KVF_E_SPEC, "is too long"},
     {"f16:a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=1", KVF_K, 64, KVF_E_SPEC, "more than 8 options"},
+    {"uni4:seed=-1", KVF_K, 64, KVF_E_SPEC, "seed is '-1', but must be a whole number"},
+    {"uni4:centre=file", KVF_K, 64, KVF_E_SPEC, "centre is 'file', but may be none, prompt or block"},
+    {"uni4:scale=block", KVF_K, 64, KVF_E_SPEC, "scale is 'block', but may be none or prompt"},
+    {"uni4:norm=n4", KVF_V, 64, KVF_E_SPEC, "norm is 'n4', but may be n0, n1, n2 or n3"},
     /* what does not go together */
+    {"uni4:centre=prompt", KVF_V, 64, KVF_E_SPEC, "centre is for keys; values are never centred"},
+    {"q8_0:scale=none", KVF_V, 64, KVF_E_SPEC, "scale is for keys"},
     {"q8_0:rot=h", KVF_K, 1, KVF_E_UNSUPPORTED, "rot=h needs an even head size, not 1"},
     {"q4_0:rot=h", KVF_V, 63, KVF_E_UNSUPPORTED, "not 63"},
     {"f16", KVF_K, 0, KVF_E_ARG, "head size 0 is not supported: 1 to 1024 are"},
@@ -169,16 +181,18 @@ static void example_is_valid(const char *spec, kvf_side side, void *user)
         kvf_part part;
         char error[256] = "";
         int rc = kvfi_part_setup(spec, side, dim, &part, error, sizeof error);
-        if (rc == KVF_E_UNSUPPORTED && dim % 2 && strstr(spec, "rot=h")) continue;
+        if (rc == KVF_E_UNSUPPORTED && !ci_fits(spec, dim)) continue;
         if (rc) fail_msg("%s, side %d, head size %d: %s", spec, (int)side, dim, error);
-        assert_true(part.dim_pad % 16 == 0 && part.dim_pad >= dim && part.dim_pad < dim + 16);
+        assert_true(part.head_dim == dim && part.dim >= dim && part.dim == (part.rot.kind ? part.rot.size : dim));
+        assert_true(part.dim_pad % 16 == 0 && part.dim_pad >= part.dim && part.dim_pad < part.dim + 16);
         assert_true(part.bytes % 64 == 0 && part.scale_offset % 64 == 0 && part.min_offset % 64 == 0);
         assert_true(part.scale_offset <= part.min_offset && part.min_offset <= part.bytes);
-        assert_true(part.codec && part.side == side && part.dim == dim);
-        assert_true(part.rot == 0 || (part.rot > 1 && (part.rot & (part.rot - 1)) == 0 && dim % part.rot == 0));
+        assert_true(part.codec && part.side == side);
+        const int two = part.rot.block & -part.rot.block;
+        assert_true(!part.rot.block || (part.rot.block == two && part.rot.size % (part.rot.block * part.rot.odd) == 0));
         assert_true(part.kind != KVF_KIND_CHANNEL ||
                     (64 % part.t_group == 0 && part.n_tg * part.t_group == 64 && part.c_group == 1));
-        assert_true(part.kind != KVF_KIND_TOKEN || (part.t_group == 1 && part.n_cg == (dim + part.c_group - 1) / part.c_group));
+        assert_true(part.kind != KVF_KIND_TOKEN || (part.t_group == 1 && part.n_cg == (part.dim + part.c_group - 1) / part.c_group));
     }
 }
 

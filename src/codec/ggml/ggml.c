@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT
  * q8_0 and q4_0: the codes and scales that ggml's reference quantiser makes for groups of 32 channels of a token, in our
- * arrangement. The last group of a head may be short. rot=h transforms the channels first. */
-#include "codec/shared/part.h"
+ * arrangement. The last group of a head may be short. rot=h transforms the channels first, as llama.cpp does; the other stages of
+ * rotated codecs (codec/shared/stages.h) are off unless asked for. */
+#include "codec/shared/rotation.h"
+#include "codec/shared/stages.h"
 #include "gpu/kernels/quant.h"
 
 #include <stdio.h>
@@ -11,10 +13,10 @@ enum { GROUP = 32, GROUPS_MAX = KVFI_DIM_MAX / GROUP };
 
 static int setup(const kvf_spec *spec, int32_t dim, int32_t bits, kvf_part *part, char *error, size_t size)
 {
-    static const char *const options[] = {"rot", NULL};
+    static const char *const options[] = {KVFI_STAGE_OPTIONS, NULL};
     int rc = kvfi_spec_no_bits(spec, error, size);
     if (!rc) rc = kvfi_spec_only(spec, options, error, size);
-    if (!rc) rc = kvfi_spec_rotation(spec, "none", dim, &part->rot, error, size);
+    if (!rc) rc = kvfi_spec_stages(spec, "none", "none", dim, part, error, size);
     if (rc) return rc;
     part->kind = KVF_KIND_TOKEN;
     part->bits = bits;
@@ -22,13 +24,14 @@ static int setup(const kvf_spec *spec, int32_t dim, int32_t bits, kvf_part *part
     part->c_group = GROUP;
     part->zero = (float)(1 << (bits - 1));
     kvfi_part_layout(part, dim);
-    snprintf(part->canonical, sizeof part->canonical, "%s:rot=%s", spec->name, part->rot ? "h" : "none");
+    snprintf(part->canonical, sizeof part->canonical, "%s:", spec->name);
+    kvfi_stages_canonical(part);
     return KVF_OK;
 }
 
 static int setup_q8_0(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    (void)side;
+    (void)side; /* spec.c has set part->side */
     return setup(spec, dim, 8, part, error, size);
 }
 
@@ -62,7 +65,7 @@ static void encode(const kvf_part *part, float *x, void *record)
     uint8_t row[KVFI_DIM_MAX] = {0};
     int dim = part->dim, bits = part->bits;
     memset(record, 0, part->bytes);
-    if (part->rot) kvfi_rotate_tokens(x, dim, part->rot);
+    kvfi_rotate_block(part, x);
     make_scales(part, x, kvfi_halves(record, part->scale_offset), inverse);
     if (part->side == KVF_K) {
         for (int c = 0; c < dim; c++) {

@@ -15,11 +15,20 @@ typedef struct grid {
     double mass[CELLS + 1], first[CELLS + 1], second[CELLS + 1];
 } grid;
 
+/* x^(n / 2), n at least 0, by squaring. */
+static double half_power(double x, int32_t n)
+{
+    double power = n % 2 ? sqrt(x) : 1;
+    for (n /= 2; n; n /= 2, x *= x)
+        if (n % 2) power *= x;
+    return power;
+}
+
 static double density(double t, int32_t dim)
 {
     if (dim < 4) return kvfi_exp2(-0.72134752044448170 * t * t); /* exp(-t^2 / 2) */
     double inside = 1 - t * t / dim;
-    return inside > 1e-300 ? kvfi_power(inside, 0.5 * (dim - 3)) : 0;
+    return inside > 1e-300 ? half_power(inside, dim - 3) : 0;
 }
 
 /* Simpson's rule in each cell; normalised to a mass of 1/2 on the positive side. */
@@ -123,4 +132,81 @@ double kvfi_lloyd_max(int32_t bits, int32_t dim, double *levels)
     for (int k = 0; k < ROUNDS; k++) lloyd_round(&g, n, levels);
     for (int k = 0; k < STEPS && newton_step(&g, n, levels) > 1e-12; k++) continue;
     return error_of(&g, n, levels);
+}
+
+/* ---- second stage ---------------------------------------------------------------------------------------------------------- */
+
+/* Integrals from 0 to t, also for t below 0. */
+static double odd(const grid *g, const double *sum, double t)
+{
+    return t < 0 ? -at(g, sum, -t) : at(g, sum, t);
+}
+
+/* Mass and first moment, around c, of the first stage's cell [from, to) where t - c lies in [low, high). */
+static void part_of_cell(const grid *g, double c, double from, double to, double low, double high, double *mass, double *first)
+{
+    const double a = c + low > from ? c + low : from, b = c + high < to ? c + high : to;
+    *mass = *first = 0;
+    if (a >= b) return;
+    *mass = odd(g, g->mass, b) - odd(g, g->mass, a);
+    *first = at(g, g->first, b) - at(g, g->first, a) - c * *mass; /* all cells are above 0 */
+}
+
+/* Moments of the magnitude of the first stage's residual in [low, high). Cells below 0 are the mirror images of those above, so
+ * what remains of both together is symmetric. */
+static void residual_moments(const grid *g, int32_t n, const double *levels, double low, double high, double *mass, double *first)
+{
+    *mass = *first = 0;
+    for (int32_t i = 0; i < n; i++) {
+        const double from = i ? (levels[i - 1] + levels[i]) / 2 : 0, to = i + 1 < n ? (levels[i] + levels[i + 1]) / 2 : 1e9;
+        double m, f;
+        part_of_cell(g, levels[i], from, to, low, high, &m, &f);
+        *mass += m, *first += f;
+        part_of_cell(g, levels[i], from, to, -high, -low, &m, &f);
+        *mass += m, *first -= f;
+    }
+}
+
+void kvfi_lloyd_max_residual(int32_t bits, int32_t dim, const double *levels, int32_t second_bits, double *second)
+{
+    grid g;
+    const int32_t n = 1 << (bits - 1), m = 1 << (second_bits - 1);
+    fill_grid(&g, dim);
+    for (int32_t i = 0; i < m; i++) second[i] = levels[0] * (i + 0.5) / m; /* the innermost cells are as wide as that */
+    double most = 1;
+    for (int k = 0; k < 2000 && most > 1e-12; k++) {
+        double low = 0, mass, first;
+        most = 0;
+        for (int32_t i = 0; i < m; i++) {
+            const double high = i + 1 < m ? (second[i] + second[i + 1]) / 2 : 1e9;
+            residual_moments(&g, n, levels, low, high, &mass, &first);
+            low = high;
+            if (mass < 1e-300) continue;
+            if (fabs(first / mass - second[i]) > most) most = fabs(first / mass - second[i]);
+            second[i] = first / mass;
+        }
+    }
+}
+
+/* exp(-t) and its first moment from 0 to t, with the sign turned. */
+static double exponential(double t)
+{
+    return kvfi_exp2(-1.4426950408889634 * t);
+}
+
+void kvfi_laplace_max(int32_t bits, double cut, double *levels)
+{
+    const int32_t n = 1 << (bits - 1);
+    for (int32_t i = 0; i < n; i++) levels[i] = 4.0 * (i + 0.5) / n;
+    double most = 1;
+    for (int k = 0; k < 5000 && most > 1e-12; k++) {
+        double low = 0;
+        most = 0;
+        for (int32_t i = 0; i < n; i++) {
+            const double high = i + 1 < n ? (levels[i] + levels[i + 1]) / 2 : cut;
+            const double a = exponential(low), b = exponential(high), centroid = ((1 + low) * a - (1 + high) * b) / (a - b);
+            if (fabs(centroid - levels[i]) > most) most = fabs(centroid - levels[i]);
+            levels[i] = centroid, low = high;
+        }
+    }
 }

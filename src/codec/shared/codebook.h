@@ -11,4 +11,11 @@
  * (dims below 4 use the Gaussian limit, as the density has no interior maximum there). Returns the mean-square error. */
 double kvfi_lloyd_max(int32_t bits, int32_t dim, double *levels);
 
+/* A second stage for what a first one leaves: the mean-square optimum of 2^second_bits levels, symmetric, for t - (nearest level),
+ * t of the density above and `levels` the positive half of a symmetric first stage of 2^bits levels. second_bits 1 to 4. */
+void kvfi_lloyd_max_residual(int32_t bits, int32_t dim, const double *levels, int32_t second_bits, double *second);
+
+/* The positive half of the optimum for the Laplace density exp(-|t|) cut off at `cut`. bits 1 to 4. */
+void kvfi_laplace_max(int32_t bits, double cut, double *levels);
+
 #endif

@@ -2,16 +2,27 @@
 #include "codec/shared/part.h"
 
 #include "base/text.h"
-#include "gpu/kernels/hadamard.h"
+#include "codec/shared/rotation.h"
 
 #include <string.h>
 
-void kvfi_part_layout(kvf_part *part, int32_t dim)
+/* Code matrices one after the other, each with 64 scales, then the set of outliers. */
+static void layout_matrices(kvf_part *part)
 {
-    part->dim = dim;
-    part->dim_pad = (dim + 15) / 16 * 16;
-    part->n_cg = part->kind == KVF_KIND_TOKEN || part->kind == KVF_KIND_TABLE ? (dim + part->c_group - 1) / part->c_group : 0;
-    part->n_tg = part->kind == KVF_KIND_CHANNEL ? KVF_BLOCK / part->t_group : 0;
+    size_t at = 0;
+    for (int32_t i = 0; i < part->n_matrices; i++) {
+        kvf_matrix *m = &part->matrix[i];
+        m->codes_offset = at;
+        m->scale_offset = at + kvfi_align64(kvfi_codes_bytes(m->bits, KVF_BLOCK, m->width));
+        at = m->scale_offset + kvfi_align64(2 * KVF_BLOCK);
+        if (i == 0) part->scale_offset = m->scale_offset, part->min_offset = at;
+    }
+    part->set_offset = at;
+    part->bytes = at + (part->n_out ? kvfi_align64(((size_t)part->dim + 7) / 8) : 0);
+}
+
+static void layout_codes(kvf_part *part)
+{
     size_t codes = kvfi_codes_bytes(part->bits, KVF_BLOCK, part->dim_pad);
     size_t scales = 2 * ((size_t)part->n_cg * KVF_BLOCK + (size_t)part->n_tg * (size_t)part->dim_pad);
     part->scale_offset = kvfi_align64(codes);
@@ -19,9 +30,31 @@ void kvfi_part_layout(kvf_part *part, int32_t dim)
     part->bytes = part->min_offset + (part->has_min ? kvfi_align64(scales) : 0);
 }
 
+int32_t kvfi_part_dim(const kvf_part *part, int32_t head_dim)
+{
+    return part->rot.kind ? part->rot.size : head_dim;
+}
+
+void kvfi_part_layout(kvf_part *part, int32_t dim)
+{
+    part->head_dim = dim;
+    part->dim = dim = kvfi_part_dim(part, dim);
+    part->dim_pad = (dim + 15) / 16 * 16;
+    if (!part->c_group) part->c_group = dim;
+    part->n_cg = part->kind == KVF_KIND_TOKEN || part->kind == KVF_KIND_TABLE ? (dim + part->c_group - 1) / part->c_group : 0;
+    part->n_tg = part->kind == KVF_KIND_CHANNEL ? KVF_BLOCK / part->t_group : 0;
+    if (part->kind == KVF_KIND_SUM)
+        layout_matrices(part);
+    else
+        layout_codes(part);
+    if (!part->block_mean) return;
+    part->mean_offset = part->bytes;
+    part->bytes += kvfi_align64((size_t)part->dim_pad + sizeof(uint16_t));
+}
+
 double kvfi_part_bits(const kvf_part *part)
 {
-    return 8.0 * (double)part->bytes / ((double)KVF_BLOCK * part->dim);
+    return 8.0 * (double)part->bytes / ((double)KVF_BLOCK * part->head_dim);
 }
 
 int kvfi_spec_no_bits(const kvf_spec *spec, char *error, size_t error_size)
@@ -32,22 +65,18 @@ int kvfi_spec_no_bits(const kvf_spec *spec, char *error, size_t error_size)
     return KVF_E_SPEC;
 }
 
-int kvfi_spec_rotation(const kvf_spec *spec, const char *fallback, int32_t dim, int32_t *block, char *error, size_t error_size)
+int kvfi_spec_rotation(const kvf_spec *spec, const char *fallback, int32_t dim, kvf_rotation *rot, char *error, size_t error_size)
 {
-    const char *rot = kvfi_spec_get(spec, "rot", fallback);
-    *block = 0;
-    if (!strcmp(rot, "none")) return KVF_OK;
-    if (strcmp(rot, "h")) {
-        kvfi_sentence(error, error_size, "codec '%s': rot is '%s', but may be 'none' or 'h' (Hadamard)", spec->name, rot);
+    const char *name = kvfi_spec_get(spec, "rot", fallback);
+    int32_t seed;
+    int rc = kvfi_spec_int(spec, "seed", 0, &seed, error, error_size);
+    if (rc) return rc;
+    if (!kvfi_rotation_init(rot, name, (uint32_t)seed, dim)) {
+        kvfi_sentence(error, error_size, "codec '%s': rot is '%s', but may be none, h, h1, h2 or haar", spec->name, name);
         return KVF_E_SPEC;
     }
-    *block = dim & -dim;
-    if (*block > 1) return KVF_OK;
-    kvfi_sentence(error, error_size, "codec '%s': rot=h needs an even head size, not %d", spec->name, (int)dim);
+    if (rot->kind != KVF_ROT_H || rot->block > 1) return KVF_OK;
+    kvfi_sentence(error, error_size, "codec '%s': rot=h needs an even head size, not %d; h1 has zeros added", spec->name,
+                  (int)dim);
     return KVF_E_UNSUPPORTED;
-}
-
-void kvfi_rotate_tokens(float *x, int32_t dim, int32_t block)
-{
-    for (int32_t i = 0; i < KVF_BLOCK * dim; i += block) kvfi_hadamard_block(x + i, block);
 }

@@ -15,8 +15,11 @@ static inline size_t kvfi_align64(size_t bytes)
     return (bytes + 63) & ~(size_t)63;
 }
 
-/* Fills dim, dim_pad, the numbers of groups, the offsets and the size from kind, bits, groups and has_min, which must be set.
- * Order of sections: codes (or f16 values), scales, minima. */
+/* Channels that are coded: those of the head and the zeros that its rotation needs. */
+int32_t kvfi_part_dim(const kvf_part *part, int32_t head_dim);
+
+/* Fills head_dim, dim, dim_pad, the numbers of groups, the offsets and the size from kind, bits, groups (c_group 0: all channels),
+ * rotation and has_min, for KVF_KIND_SUM from matrices and n_out, which must be set. Order of sections: codes (or f16 values), scales, minima. */
 void kvfi_part_layout(kvf_part *part, int32_t dim);
 
 /* The part as the kernels see it. */
@@ -49,10 +52,8 @@ static inline uint16_t *kvfi_halves(void *record, size_t offset)
 /* For codecs whose name says everything: refuses digits behind it. */
 int kvfi_spec_no_bits(const kvf_spec *spec, char *error, size_t error_size);
 
-/* rot=h|none (`fallback` when not given): *block becomes 0 or the largest power of two that divides dim. */
-int kvfi_spec_rotation(const kvf_spec *spec, const char *fallback, int32_t dim, int32_t *block, char *error, size_t error_size);
-
-/* The 64 tokens x[64][dim], block by block, in place. */
-void kvfi_rotate_tokens(float *x, int32_t dim, int32_t block);
+/* rot=none|h|h1|h2|haar (`fallback` when not given) and seed=N. */
+int kvfi_spec_rotation(const kvf_spec *spec, const char *fallback, int32_t dim, kvf_rotation *rot, char *error,
+                       size_t error_size);
 
 #endif

@@ -3,16 +3,17 @@
 
 #include "base/half.h"
 #include "base/text.h"
+#include "codec/shared/rotation.h"
 #include "gpu/kernels/codes.h"
-#include "gpu/kernels/hadamard.h"
 
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-static int parse_norm(const kvf_spec *spec, kvf_side side, kvf_part *part, char *error, size_t size)
+int kvfi_spec_norm(const kvf_spec *spec, kvf_part *part, char *error, size_t size)
 {
-    const char *norm = kvfi_spec_get(spec, "norm", side == KVF_K ? "n1" : "n2");
+    const char *norm = kvfi_spec_get(spec, "norm", part->side == KVF_K ? "n1" : "n2");
     if (norm[0] == 'n' && norm[1] >= '0' && norm[1] <= '3' && !norm[2]) {
         part->norm = norm[1] - '0';
         return KVF_OK;
@@ -21,35 +22,58 @@ static int parse_norm(const kvf_spec *spec, kvf_side side, kvf_part *part, char 
     return KVF_E_SPEC;
 }
 
-static int parse_prompt(const kvf_spec *spec, const char *key, kvf_side side, int32_t *on, char *error, size_t size)
+static const char *const centres[] = {"none", "prompt", "block"};
+
+static int parse_key_stage(const kvf_spec *spec, const char *key, const char *fallback, int n, int32_t *stage, char *error,
+                           size_t size)
 {
-    const char *value = kvfi_spec_get(spec, key, side == KVF_K ? "prompt" : "none");
-    *on = !strcmp(value, "prompt");
-    if (side == KVF_V && kvfi_spec_get(spec, key, NULL)) {
-        kvfi_sentence(error, size, "codec '%s': %s is for keys; values are never centred or scaled", spec->name, key);
-        return KVF_E_SPEC;
-    }
-    if (*on || !strcmp(value, "none")) return KVF_OK;
-    kvfi_sentence(error, size, "codec '%s': %s is '%s', but may be 'prompt' or 'none'", spec->name, key, value);
+    const char *value = kvfi_spec_get(spec, key, fallback);
+    for (*stage = 0; *stage < n; ++*stage)
+        if (!strcmp(value, centres[*stage])) return KVF_OK;
+    kvfi_sentence(error, size, "codec '%s': %s is '%s', but may be none%s", spec->name, key, value,
+                  n == 2 ? " or prompt" : ", prompt or block");
     return KVF_E_SPEC;
 }
 
-int kvfi_spec_stages(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+static int parse_key_stages(const kvf_spec *spec, const char *prompt, kvf_part *part, char *error, size_t size)
 {
-    int rc = kvfi_spec_rotation(spec, dim % 2 ? "none" : "h", dim, &part->rot, error, size);
-    if (!rc) rc = parse_norm(spec, side, part, error, size);
-    if (!rc) rc = parse_prompt(spec, "centre", side, &part->centre, error, size);
-    if (!rc) rc = parse_prompt(spec, "scale", side, &part->scaled, error, size);
+    int32_t centre = 0;
+    int rc = parse_key_stage(spec, "centre", prompt, 3, &centre, error, size);
+    if (!rc) rc = parse_key_stage(spec, "scale", prompt, 2, &part->scaled, error, size);
+    part->centre = centre == 1, part->block_mean = centre == 2;
     return rc;
 }
 
-void kvfi_stages_canonical(kvf_part *part, const char *name)
+void kvfi_canonical_add(kvf_part *part, const char *format, ...)
 {
-    int n = snprintf(part->canonical, sizeof part->canonical, "%s%d:rot=%s,norm=n%d", name, (int)part->bits, part->rot ? "h" : "none",
-                     (int)part->norm);
-    if (part->side == KVF_K)
-        snprintf(part->canonical + n, sizeof part->canonical - (size_t)n, ",centre=%s,scale=%s", part->centre ? "prompt" : "none",
-                 part->scaled ? "prompt" : "none");
+    const size_t used = strlen(part->canonical);
+    va_list values;
+    va_start(values, format);
+    vsnprintf(part->canonical + used, sizeof part->canonical - used, format, values);
+    va_end(values);
+}
+
+static int refuse_key_stages(const kvf_spec *spec, char *error, size_t size)
+{
+    const char *key = kvfi_spec_get(spec, "centre", NULL) ? "centre" : kvfi_spec_get(spec, "scale", NULL) ? "scale" : NULL;
+    if (!key) return KVF_OK;
+    kvfi_sentence(error, size, "codec '%s': %s is for keys; values are never centred or scaled", spec->name, key);
+    return KVF_E_SPEC;
+}
+
+int kvfi_spec_stages(const kvf_spec *spec, const char *rot, const char *prompt, int32_t dim, kvf_part *part, char *error,
+                     size_t size)
+{
+    int rc = kvfi_spec_rotation(spec, rot, dim, &part->rot, error, size);
+    if (rc) return rc;
+    return part->side == KVF_K ? parse_key_stages(spec, prompt, part, error, size) : refuse_key_stages(spec, error, size);
+}
+
+void kvfi_stages_canonical(kvf_part *part)
+{
+    kvfi_canonical_add(part, "rot=%s,seed=%u", kvfi_rotation_name(&part->rot), (unsigned)part->rot.seed);
+    if (part->side == KVF_V) return;
+    kvfi_canonical_add(part, ",centre=%s,scale=%s", centres[part->centre + 2 * part->block_mean], centres[part->scaled]);
 }
 
 float kvfi_dot16(const float *a, const float *b, int32_t n)
@@ -61,16 +85,14 @@ float kvfi_dot16(const float *a, const float *b, int32_t n)
     return sum[0];
 }
 
-/* The f16 scale of a vector x whose decoded form before scaling is c, by the part's norm rule. Zero vectors get 0; magnitudes above
- * 65504 saturate. */
-static uint16_t norm_scale(const kvf_part *part, const float *x, const float *c, float plain)
+uint16_t kvfi_norm_scale(int32_t norm, const float *x, const float *c, int32_t n, float plain)
 {
-    if (part->norm == KVFI_NORM_PLAIN) return kvfi_half_saturated(plain);
-    const float xx = kvfi_dot16(x, x, part->dim), xc = kvfi_dot16(x, c, part->dim), cc = kvfi_dot16(c, c, part->dim);
+    if (norm == KVFI_NORM_PLAIN) return kvfi_half_saturated(plain);
+    const float xx = kvfi_dot16(x, x, n), xc = kvfi_dot16(x, c, n), cc = kvfi_dot16(c, c, n);
     float scale = 0;
-    if (cc > 0 && part->norm == KVFI_NORM_KEPT) scale = sqrtf(xx / cc);
-    if (xc > 0 && part->norm == KVFI_NORM_UNBIASED) scale = xx / xc;
-    if (cc > 0 && part->norm == KVFI_NORM_LEAST) scale = xc / cc;
+    if (cc > 0 && norm == KVFI_NORM_KEPT) scale = sqrtf(xx / cc);
+    if (xc > 0 && norm == KVFI_NORM_UNBIASED) scale = xx / xc;
+    if (cc > 0 && norm == KVFI_NORM_LEAST) scale = xc / cc;
     return kvfi_half_saturated(scale);
 }
 
@@ -93,17 +115,68 @@ static void put_codes(const kvf_part *part, float *x, void *record)
     }
 }
 
+/* ---- the mean of a block ------------------------------------------------------------------------------------------------------- */
+
+void kvfi_take_mean(const kvf_part *part, float *x, void *record)
+{
+    float mean[KVFI_DIM_MAX] = {0}, peak = 0;
+    for (int32_t t = 0; t < KVF_BLOCK; t++)
+        for (int32_t c = 0; c < part->dim; c++) mean[c] += x[t * part->dim + c];
+    for (int32_t c = 0; c < part->dim; c++) {
+        mean[c] *= 1.0f / KVF_BLOCK;
+        if (fabsf(mean[c]) > peak) peak = fabsf(mean[c]);
+    }
+    int8_t *codes = (int8_t *)record + part->mean_offset;
+    uint16_t *step = kvfi_halves(record, part->mean_offset + (size_t)part->dim_pad);
+    *step = kvfi_half_saturated(peak / 127);
+    const float size = kvfi_half_to_float(*step), inverse = size > 0 ? 1.0f / size : 0.0f;
+    for (int32_t c = 0; c < part->dim; c++) {
+        float code = rintf(mean[c] * inverse);
+        codes[c] = (int8_t)(code > 127 ? 127 : code < -127 ? -127 : code);
+    }
+    kvfi_block_mean(part, record, mean);
+    for (int32_t t = 0; t < KVF_BLOCK; t++)
+        for (int32_t c = 0; c < part->dim; c++) x[t * part->dim + c] -= mean[c];
+}
+
+void kvfi_block_mean(const kvf_part *part, const void *record, float *mean)
+{
+    const int8_t *codes = (const int8_t *)record + part->mean_offset;
+    uint16_t step;
+    memcpy(&step, codes + part->dim_pad, sizeof step);
+    for (int32_t c = 0; c < part->dim; c++) mean[c] = (float)codes[c] * kvfi_half_to_float(step);
+}
+
+void kvfi_centre_by_block(kvf_part *part)
+{
+    char *centre = strstr(part->canonical, "centre=prompt"), rest[sizeof part->canonical];
+    part->centre = 0, part->block_mean = 1;
+    kvfi_part_layout(part, part->head_dim);
+    if (!centre) return;
+    snprintf(rest, sizeof rest, "%s", centre + strlen("centre=prompt"));
+    snprintf(centre, sizeof part->canonical - (size_t)(centre - part->canonical), "centre=block%s", rest);
+}
+
+void kvfi_add_mean(const kvf_part *part, const void *record, float *x)
+{
+    float mean[KVFI_DIM_MAX];
+    if (!part->block_mean) return;
+    kvfi_block_mean(part, record, mean);
+    for (int32_t c = 0; c < part->dim; c++) x[c] += mean[c];
+}
+
 void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, kvfi_token_coder code)
 {
     uint8_t codes[KVFI_DIM_MAX];
     float decoded[KVFI_DIM_MAX];
     uint16_t *scales = kvfi_halves(record, part->scale_offset);
     memset(record, 0, part->bytes);
-    if (part->rot) kvfi_rotate_tokens(x, part->dim, part->rot);
+    kvfi_rotate_block(part, x);
+    if (part->block_mean) kvfi_take_mean(part, x, record);
     for (int32_t t = 0; t < KVF_BLOCK; t++) {
         const float *values = x + t * part->dim;
         float plain = code(part, values, codes, decoded);
-        scales[t] = norm_scale(part, values, decoded, plain);
+        scales[t] = kvfi_norm_scale(part->norm, values, decoded, part->dim, plain);
         memcpy(codes_of(part, x, t), codes, (size_t)part->dim);
     }
     put_codes(part, x, record);

@@ -3,6 +3,7 @@
 #ifndef KVFI_STAGES_H
 #define KVFI_STAGES_H
 
+#include "base/text.h"
 #include "codec/shared/part.h"
 
 /* How the scale of a coded vector is corrected, x the vector, c the decoded one before scaling:
@@ -10,16 +11,42 @@
  * squares). Measured defaults: keys 1, values 2. */
 enum { KVFI_NORM_PLAIN, KVFI_NORM_KEPT, KVFI_NORM_UNBIASED, KVFI_NORM_LEAST };
 
-/* Parses rot=none|h (default h), seed=N, norm=n0..n3 and, for keys, centre=prompt|none and scale=prompt|none (default prompt) into
- * the part. */
-int kvfi_spec_stages(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t error_size);
+/* Parses into the part: rot=none|h|h1|h2|haar and seed=N; for keys centre=none|prompt|block and scale=none|prompt. `rot` and `prompt` are
+ * what holds when they are not given. */
+int kvfi_spec_stages(const kvf_spec *spec, const char *rot, const char *prompt, int32_t dim, kvf_part *part, char *error,
+                     size_t error_size);
 
-/* Writes part->canonical from name, bits and stages. */
-void kvfi_stages_canonical(kvf_part *part, const char *name);
+/* Parses norm=n0..n3; the default of the side when it is not given. */
+int kvfi_spec_norm(const kvf_spec *spec, kvf_part *part, char *error, size_t error_size);
+
+/* The options of both, for kvfi_spec_only: write them in front of a codec's own. */
+#define KVFI_STAGE_OPTIONS "rot", "seed", "centre", "scale"
+
+/* The mean that a record of part->block_mean keeps: mean[dim], in the domain of the codes. */
+void kvfi_block_mean(const kvf_part *part, const void *record, float *mean);
+
+/* The mean of x[64][dim]: its int8 form goes into the record, its decoded form is subtracted. */
+void kvfi_take_mean(const kvf_part *part, float *x, void *record);
+
+/* centre=prompt becomes centre=block: for keys whose rotation is not known. The record grows by the mean. */
+void kvfi_centre_by_block(kvf_part *part);
+
+/* Adds it to one decoded vector x[dim]; nothing when the record keeps none. */
+void kvfi_add_mean(const kvf_part *part, const void *record, float *x);
+
+/* Appends the stages to part->canonical, which holds "name:" or "name:option=value,". */
+void kvfi_stages_canonical(kvf_part *part);
+
+/* Appends to part->canonical. */
+void kvfi_canonical_add(kvf_part *part, const char *format, ...) KVFI_PRINTF(2, 3);
 
 /* f32 sums with a fixed tree: 16 interleaved partials (element i into partial i % 16), then halves added pairwise. The same bits on
  * every target and vector width. */
 float kvfi_dot16(const float *a, const float *b, int32_t n);
+
+/* The f16 scale of a vector x[n] whose decoded form before scaling is c, by one of the rules above; `plain` is that of rule 0. Zero
+ * vectors get 0; magnitudes above 65504 saturate. */
+uint16_t kvfi_norm_scale(int32_t norm, const float *x, const float *c, int32_t n, float plain);
 
 /* Codes one token of a rotated codec: codes[dim] and, before scaling, decoded[dim]. Returns the scale of norm rule n0. */
 typedef float (*kvfi_token_coder)(const kvf_part *part, const float *x, uint8_t *codes, float *decoded);

@@ -9,6 +9,7 @@
 #include "gpu/kernels/quant.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Step of the mean-square optimal uniform quantiser of N(0, 1) with 2^bits levels (Max, 1960, table II). */
@@ -16,20 +17,23 @@ static const float gauss_step[4] = {0.0f, 1.596f, 0.9957f, 0.5860f};
 
 static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    static const char *const options[] = {"rot", "norm", "centre", "scale", NULL};
+    static const char *const options[] = {KVFI_STAGE_OPTIONS, "norm", NULL};
+    (void)side; /* part->side */
     if (spec->bits < 2 || spec->bits > 8) {
         kvfi_sentence(error, size, "codec 'uni' has 2 to 8 bits: uni2 uni3 uni4 uni5 uni6 uni7 uni8");
         return KVF_E_SPEC;
     }
     int rc = kvfi_spec_only(spec, options, error, size);
-    if (!rc) rc = kvfi_spec_stages(spec, side, dim, part, error, size);
+    if (!rc) rc = kvfi_spec_stages(spec, "h1", "prompt", dim, part, error, size);
+    if (!rc) rc = kvfi_spec_norm(spec, part, error, size);
     if (rc) return rc;
     part->kind = KVF_KIND_TOKEN;
     part->bits = spec->bits;
-    part->t_group = 1, part->c_group = dim;
+    part->t_group = 1;
     part->zero = spec->bits >= 4 ? (float)(1 << (spec->bits - 1)) : (float)((1 << spec->bits) - 1) / 2;
     kvfi_part_layout(part, dim);
-    kvfi_stages_canonical(part, "uni");
+    snprintf(part->canonical, sizeof part->canonical, "uni%d:norm=n%d,", (int)part->bits, (int)part->norm);
+    kvfi_stages_canonical(part);
     return KVF_OK;
 }
 
@@ -61,7 +65,7 @@ static void encode(const kvf_part *part, float *x, void *record)
 const kvf_codec kvfi_codec_uni = {
     .name = "uni",
     .summary = "2 to 8-bit symmetric integers after a rotation, one scale a token: the fast default",
-    .examples = "uni4 uni2 uni3 uni5 uni6 uni7 uni8 uni4:rot=none uni4:norm=n0",
+    .examples = "uni4 uni2 uni3 uni5 uni6 uni7 uni8 uni4:rot=none uni4:norm=n0 uni4:rot=h uni5:rot=h2,seed=7",
     .sides = 1u << KVF_K | 1u << KVF_V,
     .setup = setup,
     .encode = encode,

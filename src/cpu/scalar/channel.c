@@ -63,7 +63,8 @@ static void mix_tile(const kvfi_shape *s, const uint8_t *record, const float *w,
 
 static void mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride)
 {
-    kvfi_scalar_mix(part, record, w, n, acc, stride, mix_tile);
+    const kvfi_shape s = kvfi_shape_of(part);
+    kvfi_scalar_mix(&s, record, w, n, acc, stride, mix_tile);
 }
 
 static void unfold(const kvf_part *part, const void *record, float *tile)

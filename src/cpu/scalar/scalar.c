@@ -25,14 +25,13 @@ void kvfi_scalar_prepare(const kvf_part *part, const float *q, size_t stride, in
     }
 }
 
-void kvfi_scalar_mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride,
+void kvfi_scalar_mix(const kvfi_shape *s, const void *record, const float *w, int32_t n, float *acc, size_t stride,
                      kvfi_scalar_mixer mix_tile)
 {
-    kvfi_shape s = kvfi_shape_of(part);
     for (int32_t v = 0; v < n; v += KVFI_TILE)
-        for (int c = 0; c < s.dim; c += KVFI_CHUNK)
-            mix_tile(&s, record, w + v * KVF_BLOCK, n - v < KVFI_TILE ? n - v : KVFI_TILE, c,
-                     s.dim - c < KVFI_CHUNK ? s.dim - c : KVFI_CHUNK, acc + (size_t)v * stride, stride);
+        for (int c = 0; c < s->dim; c += KVFI_CHUNK)
+            mix_tile(s, record, w + v * KVF_BLOCK, n - v < KVFI_TILE ? n - v : KVFI_TILE, c,
+                     s->dim - c < KVFI_CHUNK ? s->dim - c : KVFI_CHUNK, acc + (size_t)v * stride, stride);
 }
 
 void kvfi_scalar_unfold(const kvf_part *part, const void *record, float *tile, int (*scale_index)(const kvfi_shape *, int, int))
@@ -60,6 +59,7 @@ void kvfi_kernels_scalar(kvfi_kernels *k)
     kvfi_scalar_token(&k->kind[KVF_KIND_TOKEN]);
     kvfi_scalar_token(&k->kind[KVF_KIND_TABLE]);
     kvfi_scalar_channel(&k->kind[KVF_KIND_CHANNEL]);
+    kvfi_scalar_sum(&k->kind[KVF_KIND_SUM]);
     kvfi_scalar_rows(k);
     kvfi_scalar_tiles(k);
     k->softmax = kvfi_scalar_softmax;

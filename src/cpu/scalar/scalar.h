@@ -15,6 +15,7 @@ enum { KVFI_TILE = 8, KVFI_CHUNK = 64 };
 void kvfi_scalar_half(kvfi_kind_ops *ops);
 void kvfi_scalar_token(kvfi_kind_ops *ops);
 void kvfi_scalar_channel(kvfi_kind_ops *ops);
+void kvfi_scalar_sum(kvfi_kind_ops *ops);
 void kvfi_scalar_rows(kvfi_kernels *k);
 void kvfi_scalar_tiles(kvfi_kernels *k);
 float kvfi_scalar_softmax(float *s, float *max, float *sum);
@@ -28,8 +29,14 @@ void kvfi_scalar_prepare(const kvf_part *part, const float *q, size_t stride, in
  * scales. */
 typedef void (*kvfi_scalar_mixer)(const kvfi_shape *s, const uint8_t *record, const float *w, int32_t n, int first, int count,
                                   float *acc, size_t stride);
-void kvfi_scalar_mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride,
+void kvfi_scalar_mix(const kvfi_shape *s, const void *record, const float *w, int32_t n, float *acc, size_t stride,
                      kvfi_scalar_mixer mix_tile);
+
+/* One scale a token: scores of n <= KVFI_TILE queries q[n][dim_pad], and what kvfi_scalar_mix needs. sums: see attend.h. */
+void kvfi_scalar_token_score(const kvfi_shape *s, const uint8_t *record, const float *q, const float *sums, int32_t n,
+                             float *out);
+void kvfi_scalar_token_mix(const kvfi_shape *s, const uint8_t *record, const float *w, int32_t n, int first, int count,
+                           float *acc, size_t stride);
 void kvfi_scalar_unfold(const kvf_part *part, const void *record, float *tile, int (*scale_index)(const kvfi_shape *, int, int));
 
 /* row[i] = code (r, first + i) minus zero; first and count are multiples of 16. */

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static void score_tile(const kvfi_shape *s, const uint8_t *record, const float *q, const float *sums, int32_t n, float *out)
+void kvfi_scalar_token_score(const kvfi_shape *s, const uint8_t *record, const float *q, const float *sums, int32_t n, float *out)
 {
     float part[KVFI_TILE][KVFI_CHUNK], row[KVFI_CHUNK];
     memset(out, 0, (size_t)n * sizeof *part);
@@ -34,8 +34,8 @@ static void score(const kvf_part *part, const void *record, const void *prepared
     kvfi_shape s = kvfi_shape_of(part);
     const float *q = prepared, *sums = q + (size_t)n * (size_t)s.dim_pad;
     for (int32_t v = 0; v < n; v += KVFI_TILE)
-        score_tile(&s, record, q + (size_t)v * (size_t)s.dim_pad, sums + v * s.n_cg, n - v < KVFI_TILE ? n - v : KVFI_TILE,
-                   out + v * KVF_BLOCK);
+        kvfi_scalar_token_score(&s, record, q + (size_t)v * (size_t)s.dim_pad, sums + v * s.n_cg,
+                                n - v < KVFI_TILE ? n - v : KVFI_TILE, out + v * KVF_BLOCK);
 }
 
 /* scale[i] and min[i] of channel first + i of token t. */
@@ -49,8 +49,8 @@ static void scale_row(const kvfi_shape *s, const uint8_t *record, int t, int fir
 }
 
 /* Channels first .. first + count - 1 of n <= KVFI_TILE vectors. */
-static void mix_tile(const kvfi_shape *s, const uint8_t *record, const float *w, int32_t n, int first, int count, float *acc,
-                     size_t stride)
+void kvfi_scalar_token_mix(const kvfi_shape *s, const uint8_t *record, const float *w, int32_t n, int first, int count,
+                           float *acc, size_t stride)
 {
     float sum[KVFI_TILE][KVFI_CHUNK] = {{0}}, bias[KVFI_TILE][KVFI_CHUNK] = {{0}};
     float row[KVFI_CHUNK], scale[KVFI_CHUNK], min[KVFI_CHUNK];
@@ -69,7 +69,8 @@ static void mix_tile(const kvfi_shape *s, const uint8_t *record, const float *w,
 
 static void mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride)
 {
-    kvfi_scalar_mix(part, record, w, n, acc, stride, mix_tile);
+    const kvfi_shape s = kvfi_shape_of(part);
+    kvfi_scalar_mix(&s, record, w, n, acc, stride, kvfi_scalar_token_mix);
 }
 
 static void unfold(const kvf_part *part, const void *record, float *tile)

@@ -1,0 +1,201 @@
+/* SPDX-License-Identifier: MIT
+ * kvfold bench compare: what changed between two saved results. Times of different runs cannot be compared, as machines differ from
+ * day to day; how a row stood to the baseline of its own run can. */
+#include "bench.h"
+#include "result.h"
+
+#include <jansson.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct settings {
+    const char *file[2];
+    result_settings out;
+} settings;
+
+static const cli_option options[] = {
+    RESULT_OPTIONS(settings),
+    CLI_END,
+};
+
+static const cli_syntax syntax = {
+    .command = "bench compare",
+    .usage = "A.json B.json [OPTIONS]",
+    .about = "Compares two results that --save wrote, row by row: how many times as fast as its baseline was it in A, and in B?\n"
+             "The noise of both runs counts; times alone are never compared, as machines differ from day to day.",
+    .options = options,
+};
+
+/* ---- which rows belong together ------------------------------------------------------------------------------------------- */
+
+/* What a row is, besides its name; looked up in the row, then in its run. */
+static const char *const identity[] = {"phase", "model", "q_heads", "kv_heads", "head_dim", "context", "depth", "threads"};
+enum { N_IDENTITY = sizeof identity / sizeof *identity };
+
+static const json_t *run_of(const json_t *result, const json_t *row)
+{
+    return json_array_get(json_object_get(result, "runs"), (size_t)json_integer_value(json_object_get(row, "run")));
+}
+
+static const json_t *look_up(const json_t *result, const json_t *row, const char *key)
+{
+    const json_t *own = json_object_get(row, key);
+    return own ? own : json_object_get(run_of(result, row), key);
+}
+
+static bool same_kind(const json_t *a, const json_t *x, const json_t *b, const json_t *y)
+{
+    for (int i = 0; i < N_IDENTITY; i++) {
+        const json_t *u = look_up(a, x, identity[i]), *v = look_up(b, y, identity[i]);
+        if (!u != !v || (u && !json_equal(u, v))) return false;
+    }
+    return true;
+}
+
+/* The row of b that is what row x of a is, but called `name`. */
+static const json_t *find(const json_t *a, const json_t *x, const json_t *b, const char *name)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(json_object_get(b, "rows"), i, row)
+    {
+        if (strcmp(result_string(row, "name"), name) == 0 && same_kind(a, x, b, row)) return row;
+    }
+    return NULL;
+}
+
+/* ---- comparing ------------------------------------------------------------------------------------------------------------ */
+
+static int samples(const json_t *row, double *us)
+{
+    const json_t *list = json_object_get(row, "us");
+    size_t n = json_array_size(list);
+    if (n > MEASURE_SAMPLES_MAX) n = MEASURE_SAMPLES_MAX;
+    for (size_t i = 0; i < n; i++) us[i] = json_number_value(json_array_get(list, i));
+    return (int)n;
+}
+
+typedef struct side {
+    const json_t *result, *row, *base;
+    double us[MEASURE_SAMPLES_MAX], base_us[MEASURE_SAMPLES_MAX], floor;
+    measure_pair pair;
+} side;
+
+/* False when there are no samples to judge by. */
+static bool load_side(side *s)
+{
+    int n = samples(s->row, s->us), n_base = samples(s->base, s->base_us);
+    s->pair = (measure_pair){s->base_us, s->us, n < n_base ? n : n_base};
+    s->floor = json_number_value(look_up(s->result, s->row, "noise_floor"));
+    return s->pair.n > 0;
+}
+
+static json_t *row_json(const side *a, const side *b)
+{
+    measure_ratio r;
+    const char *verdict = "not distinguishable";
+    measure_compare_runs(&a->pair, &b->pair, (1 + a->floor) * (1 + b->floor) - 1, TRIAL_SEED, &r);
+    bool enough = a->pair.n >= MEASURE_SAMPLES_MIN && b->pair.n >= MEASURE_SAMPLES_MIN, base = a->row == a->base;
+    if (r.distinguishable) verdict = r.ratio > 1 ? "faster" : "slower";
+    if (!enough) verdict = "too few samples";
+    if (base) verdict = "baseline";
+    return json_pack("{s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:b}", "name", result_string(a->row, "name"), "ratio_a",
+                     cli_json_real(measure_median(a->base_us, a->pair.n) / measure_median(a->us, a->pair.n)), "ratio_b",
+                     cli_json_real(measure_median(b->base_us, b->pair.n) / measure_median(b->us, b->pair.n)), "us_a",
+                     cli_json_real(measure_median(a->us, a->pair.n)), "us_b", cli_json_real(measure_median(b->us, b->pair.n)),
+                     "ratio", cli_json_real(r.ratio), "ratio_low", cli_json_real(r.low), "ratio_high", cli_json_real(r.high),
+                     "verdict", verdict, "distinguishable", enough && !base && r.distinguishable);
+}
+
+/* NULL, or why this row of a is left out. */
+static const char *compare_row(side *a, side *b, json_t *out, int run)
+{
+    const char *base = result_string(a->row, "base");
+    b->row = find(a->result, a->row, b->result, result_string(a->row, "name"));
+    if (!b->row) return "only in A";
+    a->base = find(a->result, a->row, a->result, base);
+    b->base = find(a->result, a->row, b->result, base);
+    if (!a->base || !b->base) return "its baseline in A is not in B";
+    if (!load_side(a) || !load_side(b)) return "without samples";
+    json_t *row = row_json(a, b);
+    const char *phase = result_string(a->row, "phase");
+    if (phase[0]) json_object_set_new(row, "phase", json_string(phase));
+    result_add_row(out, run, row);
+    return NULL;
+}
+
+/* A run of the result for each run of A. */
+static void compare_run(side *a, side *b, size_t number, json_t *out)
+{
+    size_t i;
+    json_t *row, *from = json_array_get(json_object_get(a->result, "runs"), number);
+    json_t *run = json_object();
+    int at = result_add_run(out, run, result_string(from, "title"));
+    json_array_foreach(json_object_get(a->result, "rows"), i, row)
+    {
+        if ((size_t)json_integer_value(json_object_get(row, "run")) != number) continue;
+        a->row = row;
+        const char *why = compare_row(a, b, out, at);
+        if (why) result_add_note(run, "%s: %s", result_string(row, "name"), why);
+    }
+}
+
+static void note_differences(const json_t *a, const json_t *b, json_t *out)
+{
+    static const char *const keys[] = {"processor", "processors", "cpu", "kvfold", "build", "compiler", "libllama", "ggml"};
+    const json_t *x = json_object_get(a, "machine"), *y = json_object_get(b, "machine");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        json_t *u = json_object_get(x, keys[i]), *v = json_object_get(y, keys[i]);
+        if (!u || !v || json_equal(u, v)) continue;
+        char *was = json_dumps(u, JSON_ENCODE_ANY), *is = json_dumps(v, JSON_ENCODE_ANY);
+        if (was && is) result_add_note(out, "differs: %s, A %s, B %s", keys[i], was, is);
+        free(was);
+        free(is);
+    }
+}
+
+static int compare(json_t *a_result, json_t *b_result, const settings *s)
+{
+    if (strcmp(result_string(a_result, "kind"), result_string(b_result, "kind")) != 0) {
+        cli_error("'%s' is of kind %s and '%s' of kind %s: there is nothing to compare", s->file[0],
+                  result_string(a_result, "kind"), s->file[1], result_string(b_result, "kind"));
+        return CLI_USAGE;
+    }
+    json_t *out = result_new("compare");
+    json_object_set_new(out, "a", cli_json_text(s->file[0]));
+    json_object_set_new(out, "b", cli_json_text(s->file[1]));
+    side *two = cli_alloc(2, sizeof *two);
+    two[0].result = a_result;
+    two[1].result = b_result;
+    for (size_t i = 0; i < json_array_size(json_object_get(a_result, "runs")); i++) compare_run(&two[0], &two[1], i, out);
+    free(two);
+    if (json_array_size(json_object_get(out, "rows")) == 0) {
+        cli_error("'%s' and '%s' have no row in common", s->file[0], s->file[1]);
+        json_decref(out);
+        return CLI_CANNOT;
+    }
+    note_differences(a_result, b_result, json_array_get(json_object_get(out, "runs"), 0));
+    return result_out(out, result_table_of("compare"), &s->out);
+}
+
+int bench_compare(int argc, char **argv)
+{
+    settings s = {0};
+    int code, files = 0;
+    while (files < 2 && argc > 1 && argv[1][0] != '-') { /* both names come first */
+        s.file[files++] = argv[1];
+        argv++, argc--;
+    }
+    code = cli_parse(&syntax, &s, argc, argv);
+    if (code != CLI_GO) return code;
+    if (files < 2) {
+        cli_error("bench compare: two saved results are needed, A.json B.json, before any option");
+        return CLI_USAGE;
+    }
+    json_t *a = result_read(s.file[0], &code), *b = a ? result_read(s.file[1], &code) : NULL;
+    if (b) code = compare(a, b, &s);
+    json_decref(a);
+    json_decref(b);
+    return code;
+}

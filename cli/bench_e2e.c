@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: MIT
+ * kvfold bench e2e: whole models, plain and folded. */
+#include "bench_e2e.h"
+#include "machine.h"
+#include "model_file.h"
+#include "result.h"
+
+#include <jansson.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEPTHS_MOST = 16 };
+
+typedef struct settings {
+    cli_list models;
+    const char *file, *list, *depths;
+    int64_t predict, prompt, samples, first, processes, batch, threads, pool;
+    kv_settings kv;
+    result_settings out;
+} settings;
+
+static const cli_option options[] = {
+    CLI_HEAD("what is timed"),
+    CLI_WORDS("-m --model", "FILE", settings, models, "model, a GGUF file; may be given several times"),
+    CLI_WORD("-f --file", "FILE", settings, file, "text that fills the history (default: seeded tokens)"),
+    CLI_WORD("-d --depth", "N[,N...]", settings, depths, "tokens of history; several give several tables (default 512,2048)"),
+    CLI_WORD("--kv", "K/V[,K/V...]", settings, list, "our arms, or presets (default f16/f16,kivi4/kivi4,uni4/uni4)"),
+    CLI_COUNT("--sink", settings, kv.sink, 0, 64, NULL, "first tokens that stay exact (default 4)"),
+    CLI_COUNT("--window --recent", settings, kv.recent, 0, 65536, NULL, "newest tokens that stay exact (default 64)"),
+    CLI_COUNT("-n --predict", settings, predict, 1, 4096, "16", "tokens of one sample of decoding"),
+    CLI_COUNT("-p --prompt", settings, prompt, 1, 65536, "256", "tokens of one sample of prefill"),
+    CLI_HEAD("how"),
+    CLI_COUNT("-t --threads", settings, threads, 1, 256, NULL, "threads of all arms (default: one a core)"),
+    CLI_COUNT("-ub --ubatch-size", settings, batch, 1, 65536, "255", "rows of a batch, the same for all arms"),
+    CLI_COUNT("--samples", settings, samples, MEASURE_SAMPLES_MIN, 200, "9", "samples of each arm, at least 9"),
+    CLI_COUNT("--first", settings, first, 1, 200, "1", "samples of the time to the first token"),
+    CLI_COUNT("--processes", settings, processes, 1, E2E_PROCESSES_MOST - 1, "1",
+              "processes of each arm whose memory is measured; 5 allow a claim"),
+    CLI_COUNT("--pool", settings, pool, 1, 1 << 20, NULL,
+              "MiB that are summed up to find what memory gives (default: twice the last-level cache)"),
+    CLI_WORD("--cpu", "SET", settings, kv.cpu, "instruction set of our arms, as scalar or avx2 (default: the best present)"),
+    RESULT_OPTIONS(settings),
+    CLI_END,
+};
+
+static const cli_syntax syntax = {
+    .command = "bench e2e",
+    .usage = "-m FILE [-m FILE...] [OPTIONS]",
+    .about = "Times whole models: decoding and prefill at several depths, the time to the first token, and memory. Plain "
+             "libllama, with\n"
+             "and without flash attention and with its own quantised caches, is an arm like ours. Each arm is a process of its "
+             "own; they\n"
+             "take turns sample by sample, and a second process of the baseline gives the noise floor. Texts are compared byte "
+             "for byte.",
+    .options = options,
+};
+
+static int run_all(const settings *s, e2e_plan *plan, const int *depth, int n)
+{
+    int code = CLI_GO;
+    for (int m = 0; code == CLI_GO && m < s->models.n; m++)
+        for (int i = 0; code == CLI_GO && i < n && !cli_interrupted(); i++) code = e2e_run(plan, s->models.item[m], depth[i]);
+    if (cli_interrupted()) json_object_set_new(plan->result, "interrupted", json_true());
+    return code;
+}
+
+static int run(const settings *s, const cli_arms *arms, const int *depth, int n)
+{
+    size_t cache = machine_last_level_cache();
+    e2e_plan plan = {.set = {.file = s->file,
+                             .cpu = s->kv.cpu,
+                             .predict = (int)s->predict,
+                             .prompt = (int)s->prompt,
+                             .samples = (int)s->samples,
+                             .first = (int)s->first,
+                             .processes = (int)s->processes,
+                             .batch = (int)s->batch,
+                             .threads = (int)s->threads},
+                     .arms = arms,
+                     .pool = s->pool ? (size_t)s->pool << 20 : 2 * cache,
+                     .result = result_new("e2e")};
+    cli_catch_interrupt();
+    int code = run_all(s, &plan, depth, n);
+    if (code != CLI_GO && json_array_size(json_object_get(plan.result, "rows")) == 0) {
+        json_decref(plan.result);
+        return code;
+    }
+    int printed = result_out(plan.result, result_table_of("e2e"), &s->out);
+    if (code == CLI_GO) code = plan.refused || plan.wrong ? CLI_CANNOT : CLI_DONE;
+    return printed == CLI_DONE ? cli_finish(code) : printed;
+}
+
+/* Each model is looked at before the first one is measured for minutes. */
+static int check_models(const settings *s)
+{
+    int code = CLI_GO;
+    if (s->models.n == 0) {
+        cli_error("bench e2e: which model? -m FILE");
+        return CLI_USAGE;
+    }
+    for (int i = 0; code == CLI_GO && i < s->models.n; i++) {
+        model_file file = {0};
+        code = model_file_open(&file, s->models.item[i]);
+        model_file_close(&file);
+    }
+    cli_text text = {0};
+    if (code == CLI_GO && s->file) code = cli_read_file(s->file, &text);
+    cli_text_free(&text);
+    return code;
+}
+
+int bench_e2e(int argc, char **argv)
+{
+    int depth[DEPTHS_MOST], n;
+    settings s = {.threads = cli_threads_default(), .depths = "512,2048", .list = "f16/f16,kivi4/kivi4,uni4/uni4"};
+    kv_settings_init(&s.kv);
+    int code = cli_parse(&syntax, &s, argc, argv);
+    if (code == CLI_GO) code = bench_numbers("--depth", s.depths, 1, 1 << 24, depth, &n, DEPTHS_MOST);
+    if (code == CLI_GO) code = check_models(&s);
+    if (code != CLI_GO) return code;
+    cli_arms *arms = cli_alloc(1, sizeof *arms);
+    code = cli_arms_make(arms, s.list, &s.kv);
+    if (code == CLI_GO) {
+        code = run(&s, arms, depth, n);
+        cli_arms_free(arms);
+    }
+    free(arms);
+    return code;
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: MIT
+ * What may be said about samples: medians, bootstrap intervals, and verdicts. */
+#include "measure.h"
+#include "measure_random.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RESAMPLES = 4000 };
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static double median_in_place(double *x, int n)
+{
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
+}
+
+double measure_median(const double *x, int n)
+{
+    double copy[MEASURE_SAMPLES_MAX];
+    memcpy(copy, x, (size_t)n * sizeof *x);
+    return median_in_place(copy, n);
+}
+
+/* Sorts estimate[RESAMPLES]; its 99 % percentile interval. */
+static void interval(double *estimate, double *low, double *high)
+{
+    static const double tail = 0.005;
+    qsort(estimate, RESAMPLES, sizeof *estimate, by_value);
+    *low = estimate[(int)(tail * RESAMPLES)];
+    *high = estimate[RESAMPLES - 1 - (int)(tail * RESAMPLES)];
+}
+
+/* 99 % percentile interval of median(base) / median(x), or of median(x) when base is NULL, resampling rounds. */
+static void bootstrap(const double *base, const double *x, int n, uint64_t seed, double *low, double *high)
+{
+    double estimate[RESAMPLES], a[MEASURE_SAMPLES_MAX], b[MEASURE_SAMPLES_MAX];
+    for (int r = 0; r < RESAMPLES; r++) {
+        for (int i = 0; i < n; i++) {
+            int pick = measure_below(&seed, n);
+            a[i] = base ? base[pick] : 0;
+            b[i] = x[pick];
+        }
+        double m = median_in_place(b, n);
+        estimate[r] = base ? median_in_place(a, n) / m : m;
+    }
+    interval(estimate, low, high);
+}
+
+void measure_summarise(const double *us, int n, uint64_t seed, measure_summary *s)
+{
+    double low, high;
+    bootstrap(NULL, us, n, seed, &low, &high);
+    *s = (measure_summary){measure_median(us, n), us[0], us[0], 0};
+    for (int i = 1; i < n; i++) {
+        s->min = fmin(s->min, us[i]);
+        s->max = fmax(s->max, us[i]);
+    }
+    s->noise = 0.5 * (high - low) / s->median;
+}
+
+static void judge(measure_ratio *r, double floor)
+{
+    r->distinguishable = (r->low > 1 && r->ratio > 1 + floor) || (r->high < 1 && r->ratio < 1 / (1 + floor));
+}
+
+void measure_compare(const double *base, const double *x, int n, double floor, uint64_t seed, measure_ratio *r)
+{
+    bootstrap(base, x, n, seed, &r->low, &r->high);
+    r->ratio = measure_median(base, n) / measure_median(x, n);
+    judge(r, floor);
+}
+
+/* median(base) / median(x) of one resampling of the rounds. */
+static double resampled_ratio(const measure_pair *p, uint64_t *seed)
+{
+    double a[MEASURE_SAMPLES_MAX], b[MEASURE_SAMPLES_MAX];
+    for (int i = 0; i < p->n; i++) {
+        int pick = measure_below(seed, p->n);
+        a[i] = p->base[pick];
+        b[i] = p->x[pick];
+    }
+    double base = median_in_place(a, p->n);
+    return base / median_in_place(b, p->n);
+}
+
+static double plain_ratio(const measure_pair *p)
+{
+    return measure_median(p->base, p->n) / measure_median(p->x, p->n);
+}
+
+void measure_compare_runs(const measure_pair *a, const measure_pair *b, double floor, uint64_t seed, measure_ratio *r)
+{
+    double estimate[RESAMPLES];
+    for (int i = 0; i < RESAMPLES; i++) {
+        double before = resampled_ratio(a, &seed);
+        estimate[i] = resampled_ratio(b, &seed) / before;
+    }
+    interval(estimate, &r->low, &r->high);
+    r->ratio = plain_ratio(b) / plain_ratio(a);
+    judge(r, floor);
+}
+
+double measure_floor(const measure_ratio *against_itself)
+{
+    return fmax(against_itself->high - 1, 1 / against_itself->low - 1);
+}
+
+/* ---- memory --------------------------------------------------------------------------------------------------------------- */
+
+static double choose(int n, int k)
+{
+    double c = 1;
+    for (int i = 1; i <= k; i++) c *= (double)(n - k + i) / i;
+    return c;
+}
+
+static void range(const double *x, int n, double *min, double *max)
+{
+    *min = *max = x[0];
+    for (int i = 1; i < n; i++) *min = fmin(*min, x[i]), *max = fmax(*max, x[i]);
+}
+
+void measure_memory(const double *base, int n_base, const double *x, int n, double least, measure_bytes *m)
+{
+    double base_min, base_max, min, max;
+    range(base, n_base, &base_min, &base_max);
+    range(x, n, &min, &max);
+    *m = (measure_bytes){measure_median(base, n_base) - measure_median(x, n), base_min - max, base_max - min, 0, 0};
+    /* Of two arms that do not differ, one lies wholly below the other in 2 of choose(n + n_base, n) orders. */
+    m->enough = 2 / choose(n + n_base, n) <= 0.01;
+    m->distinguishable = m->enough && (m->low > least || m->high < -least);
+}
+
+double measure_amdahl(double share)
+{
+    return share < 1 ? 1 / (1 - fmax(share, 0)) : INFINITY;
+}

@@ -1,0 +1,103 @@
+/* SPDX-License-Identifier: MIT
+ * kvfold report: saved results as one page, as pictures, and as Markdown. */
+#include "options.h"
+#include "page.h"
+#include "pictures.h"
+#include "result.h"
+
+#include <jansson.h>
+
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+
+typedef struct settings {
+    const char *folder, *markdown;
+} settings;
+
+static const cli_option options[] = {
+    CLI_HEAD("options"),
+    CLI_WORD("-o --output", "FOLDER", settings, folder,
+             "where report.html and the pictures go, made when it is not there (default: report)"),
+    CLI_WORD("--markdown", "FILE", settings, markdown, "also write all tables and their commands as Markdown"),
+    CLI_END,
+};
+
+static const cli_syntax syntax = {
+    .command = "report",
+    .usage = "RESULT.json [RESULT.json...] [OPTIONS]",
+    .about = "Turns results that --save wrote into one page that needs no other file (report.html), and into pictures, each as "
+             "SVG and\n"
+             "PNG, drawn by gnuplot: loss and perplexity against bits, speed and time against depth, memory against context.",
+    .options = options,
+};
+
+static int save_page(const settings *s, const json_t *results, const pictures *p, bool drawn)
+{
+    cli_text page = {0}, path = {0};
+    page_html(results, p, s->folder, drawn, &page);
+    cli_text_format(&path, "%s/report.html", s->folder);
+    int code = result_save_bytes(path.data, page.data, page.length);
+    if (code == CLI_GO) printf("%s: %d pictures, %zu results\n", path.data, drawn ? p->n : 0, json_array_size(results));
+    cli_text_free(&page);
+    cli_text_free(&path);
+    return code;
+}
+
+static int save_markdown(const settings *s, const json_t *results)
+{
+    size_t i;
+    json_t *result;
+    cli_text t = {0};
+    cli_text_format(
+        &t, "# Measurements\n\nWritten by `kvfold report` from saved results; do not edit. Only figures of one table can be "
+            "compared.\n");
+    json_array_foreach(results, i, result)
+    {
+        const result_table *table = result_table_of(result_string(result, "kind"));
+        if (!table) continue;
+        cli_text_format(&t, "\n## %s\n\n", table->kind);
+        result_markdown(result, table, &t);
+    }
+    int code = result_save_bytes(s->markdown, t.data, t.length);
+    cli_text_free(&t);
+    return code;
+}
+
+static int report(const settings *s, const json_t *results)
+{
+    pictures p;
+    int code = CLI_GO, drawn = CLI_GO;
+    if (mkdir(s->folder, 0777) != 0 && errno != EEXIST) {
+        cli_error("cannot make the folder '%s': %s", s->folder, strerror(errno));
+        return CLI_CANNOT;
+    }
+    pictures_make(&p, results);
+    for (int i = 0; drawn == CLI_GO && i < p.n; i++) drawn = plot_draw(&p.plot[i], s->folder);
+    code = save_page(s, results, &p, drawn == CLI_GO); /* the tables are worth having without pictures, too */
+    if (code == CLI_GO && s->markdown) code = save_markdown(s, results);
+    pictures_free(&p);
+    if (code == CLI_GO) code = drawn;
+    return cli_finish(code == CLI_GO ? CLI_DONE : code);
+}
+
+int cmd_report(int argc, char **argv)
+{
+    settings s = {.folder = "report"};
+    json_t *results = json_array();
+    char **file = argv + 1;
+    int code, files = 0;
+    while (argc > 1 && argv[1][0] != '-') files++, argv++, argc--; /* names come first */
+    code = cli_parse(&syntax, &s, argc, argv);
+    if (code == CLI_GO && files == 0) {
+        cli_error("report: which results? Files that --save wrote, before any option");
+        code = CLI_USAGE;
+    }
+    for (int i = 0; code == CLI_GO && i < files; i++) {
+        json_t *one = result_read(file[i], &code);
+        if (one) json_array_append_new(results, one);
+    }
+    if (code == CLI_GO) code = report(&s, results);
+    json_decref(results);
+    return code;
+}

@@ -1,0 +1,191 @@
+/* SPDX-License-Identifier: MIT */
+#include "pictures.h"
+#include "result.h"
+
+#include <jansson.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- finding the picture that a row belongs to ---------------------------------------------------------------------------- */
+
+/* A picture is known by its title. */
+static plot *picture(pictures *p, const char *stem, const char *title, const char *x, const char *y)
+{
+    int same = 0;
+    for (int i = 0; i < p->n; i++) {
+        if (strcmp(p->plot[i].title, title) == 0) return &p->plot[i];
+        same += strncmp(p->plot[i].file, stem, strlen(stem)) == 0;
+    }
+    if (p->n == PICTURES_MOST) return NULL;
+    plot *one = &p->plot[p->n++];
+    *one = (plot){0};
+    snprintf(one->file, sizeof one->file, "%s-%d", stem, same + 1);
+    snprintf(one->title, sizeof one->title, "%s", title);
+    snprintf(one->x, sizeof one->x, "%s", x);
+    snprintf(one->y, sizeof one->y, "%s", y);
+    return one;
+}
+
+static void add(plot *p, plot_kind kind, const char *series, double x, double y, double low, double high, const char *label)
+{
+    if (p) plot_add(plot_series_named(p, series, kind), x, y, low, high, label);
+}
+
+/* ---- quality -------------------------------------------------------------------------------------------------------------- */
+
+void pictures_front(const plot_point *point, int n, bool *keep)
+{
+    for (int i = 0; i < n; i++) {
+        keep[i] = true;
+        for (int k = 0; k < n; k++) {
+            bool no_worse = point[k].x <= point[i].x && point[k].y <= point[i].y;
+            bool better = point[k].x < point[i].x || point[k].y < point[i].y;
+            if (no_worse && better) keep[i] = false;
+        }
+    }
+}
+
+static void add_front(plot *p)
+{
+    plot_point all[PLOT_SERIES_MOST * 8] = {{.x = 0}};
+    bool keep[PLOT_SERIES_MOST * 8];
+    int n = 0;
+    for (int i = 0; i < p->n_series; i++)
+        for (int k = 0; k < p->series[i].n && n < PLOT_SERIES_MOST * 8; k++) all[n++] = p->series[i].point[k];
+    pictures_front(all, n, keep);
+    for (int i = 0; i < n; i++)
+        if (keep[i]) add(p, PLOT_FRONT, "Pareto front", all[i].x, all[i].y, 0, 0, NULL);
+}
+
+/* A value of 0 has no place on a logarithmic axis: what is below the arithmetic of the comparison is drawn there. */
+static const double KLD_FLOOR = 1e-7, PPL_FLOOR = 1e-5;
+
+static void add_quality(pictures *p, const json_t *run, const json_t *row)
+{
+    char title[200];
+    const char *series = json_is_true(json_object_get(row, "libllama")) ? "libllama's own" : "kvfold";
+    double bits = result_real(row, "bits_per_value"), kld = result_real(row, "kld_mean");
+    if (bits <= 0) return;
+    snprintf(title, sizeof title, "Loss against bits: %.80s, %.0f tokens", result_string(run, "model"),
+             result_real(run, "context"));
+    plot *one = picture(p, "kld", title, "bits a value, all-in", "mean KL divergence (1e-7: no more)");
+    if (one) one->log_y = true;
+    add(one, PLOT_POINTS, series, bits, kld > KLD_FLOOR ? kld : KLD_FLOOR, 0, 0, result_string(row, "name"));
+    snprintf(title, sizeof title, "Perplexity against bits: %.80s, %.0f tokens", result_string(run, "model"),
+             result_real(run, "context"));
+    one = picture(p, "ppl", title, "bits a value, all-in", "perplexity over that of f16, less 1 (1e-5: no more)");
+    if (one) one->log_y = true;
+    double ratio = result_real(row, "ppl_ratio") - 1;
+    if (json_object_get(row, "ppl_ratio"))
+        add(one, PLOT_POINTS, series, bits, ratio > PPL_FLOOR ? ratio : PPL_FLOOR, 0, 0, result_string(row, "name"));
+}
+
+/* ---- speed ---------------------------------------------------------------------------------------------------------------- */
+
+static void add_attend(pictures *p, const json_t *run, const json_t *row)
+{
+    char title[200];
+    snprintf(title, sizeof title, "Attention of one token, a layer: %.0f/%.0f heads x %.0f, %.0f thread(s)",
+             result_real(run, "q_heads"), result_real(run, "kv_heads"), result_real(run, "head_dim"),
+             result_real(run, "threads"));
+    plot *one = picture(p, "attend", title, "tokens of history", "microseconds (median; band: min to max)");
+    if (one) one->log_x = one->log_y = true;
+    add(one, PLOT_LINES, result_string(row, "name"), result_real(run, "context"), result_real(row, "us_median"),
+        result_real(row, "us_min"), result_real(row, "us_max"), NULL);
+}
+
+static void add_memory(pictures *p, const json_t *run, const json_t *row)
+{
+    char title[200];
+    const double mib = 1048576;
+    double bytes = result_real(row, "accounted") + result_real(row, "host"), peak = result_real(row, "peak");
+    snprintf(title, sizeof title, "Memory of the cache: %.80s", result_string(run, "model"));
+    plot *one = picture(p, "cache", title, "tokens of history", "MiB, cells of the host included");
+    double depth = result_real(row, "held");
+    add(one, PLOT_LINES, result_string(row, "name"), depth, bytes / mib, bytes / mib, bytes / mib, NULL);
+    snprintf(title, sizeof title, "Peak memory of the process: %.80s", result_string(run, "model"));
+    one = picture(p, "peak", title, "tokens of history", "MiB, weights included");
+    add(one, PLOT_LINES, result_string(row, "name"), depth, peak / mib, peak / mib, peak / mib, NULL);
+}
+
+static void add_e2e(pictures *p, const json_t *run, const json_t *row)
+{
+    char title[200];
+    const char *phase = result_string(row, "phase"), *name = result_string(row, "name");
+    double depth = result_real(run, "depth");
+    snprintf(title, sizeof title, "Speed of %s: %.80s, %.0f thread(s)", phase, result_string(run, "model"),
+             result_real(run, "threads"));
+    plot *one = picture(p, phase, title, "tokens of history", "tokens a second (median; band: min to max)");
+    if (one) one->log_x = true;
+    add(one, PLOT_LINES, name, depth, result_real(row, "tokens_per_s"), result_real(row, "tokens_per_s_min"),
+        result_real(row, "tokens_per_s_max"), NULL);
+    if (strcmp(phase, "decode") != 0) return;
+    snprintf(title, sizeof title, "Time of a decoded token: %.80s, %.0f thread(s)", result_string(run, "model"),
+             result_real(run, "threads"));
+    one = picture(p, "token", title, "tokens of history", "microseconds a token (median; band: min to max)");
+    if (one) one->log_x = true;
+    add(one, PLOT_LINES, name, depth, result_real(row, "us_median"), result_real(row, "us_min"), result_real(row, "us_max"),
+        NULL);
+    add_memory(p, run, row);
+}
+
+/* ---- layers, needles ------------------------------------------------------------------------------------------------------ */
+
+static void add_sensitivity(pictures *p, const json_t *run, const json_t *row)
+{
+    char title[200];
+    double kld = result_real(row, "kld_mean");
+    snprintf(title, sizeof title, "Loss when one layer is coded: %.80s", result_string(run, "model"));
+    plot *one = picture(p, "layers", title, "layer", "mean KL divergence");
+    if (one) one->log_y = true;
+    kld = kld > KLD_FLOOR ? kld : KLD_FLOOR;
+    add(one, PLOT_LINES, result_string(row, "name"), result_real(row, "layer"), kld, kld, kld, NULL);
+}
+
+static void add_needle(pictures *p, const json_t *run, const json_t *row)
+{
+    char title[200];
+    snprintf(title, sizeof title, "Planted facts that are found: %.60s, %.60s", result_string(run, "model"),
+             result_string(row, "name"));
+    plot *one = picture(p, "needle", title, "tokens of context", "where the fact stands, in per cent");
+    if (one) one->log_x = true;
+    add(one, PLOT_HEAT, "found", result_real(row, "context"), 100 * result_real(row, "position"), result_real(row, "found"), 0,
+        NULL);
+}
+
+/* ---- all ------------------------------------------------------------------------------------------------------------------ */
+
+static const struct {
+    const char *kind;
+    void (*add)(pictures *p, const json_t *run, const json_t *row);
+} kinds[] = {
+    {"quality", add_quality}, {"attend", add_attend}, {"e2e", add_e2e}, {"sensitivity", add_sensitivity}, {"needle", add_needle}};
+
+static void add_result(pictures *p, const json_t *result)
+{
+    size_t i;
+    json_t *row, *runs = json_object_get(result, "runs");
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+        if (strcmp(kinds[k].kind, result_string(result, "kind")) != 0) continue;
+        json_array_foreach(json_object_get(result, "rows"), i, row) kinds[k].add(
+            p, json_array_get(runs, (size_t)json_integer_value(json_object_get(row, "run"))), row);
+    }
+}
+
+void pictures_make(pictures *p, const json_t *results)
+{
+    size_t i;
+    json_t *result;
+    *p = (pictures){cli_alloc(PICTURES_MOST, sizeof *p->plot), 0};
+    json_array_foreach(results, i, result) add_result(p, result);
+    for (int k = 0; k < p->n; k++)
+        if (p->plot[k].n_series && p->plot[k].series[0].kind == PLOT_POINTS) add_front(&p->plot[k]);
+}
+
+void pictures_free(pictures *p)
+{
+    for (int i = 0; i < p->n; i++) plot_free(&p->plot[i]);
+    free(p->plot);
+    *p = (pictures){0};
+}

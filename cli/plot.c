@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: MIT */
+#include "plot.h"
+#include "child.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what is in a picture ------------------------------------------------------------------------------------------------- */
+
+plot_series *plot_series_named(plot *p, const char *name, plot_kind kind)
+{
+    for (int i = 0; i < p->n_series; i++)
+        if (strcmp(p->series[i].name, name) == 0 && p->series[i].kind == kind) return &p->series[i];
+    if (p->n_series == PLOT_SERIES_MOST) return NULL;
+    plot_series *s = &p->series[p->n_series++];
+    *s = (plot_series){.kind = kind};
+    snprintf(s->name, sizeof s->name, "%s", name);
+    return s;
+}
+
+void plot_add(plot_series *s, double x, double y, double low, double high, const char *label)
+{
+    if (!s) return;
+    if (s->n == s->room) {
+        int room = s->room ? 2 * s->room : 16;
+        plot_point *point = cli_alloc((size_t)room, sizeof *point);
+        if (s->n) memcpy(point, s->point, (size_t)s->n * sizeof *point);
+        free(s->point);
+        s->point = point;
+        s->room = room;
+    }
+    plot_point *p = &s->point[s->n++];
+    *p = (plot_point){.x = x, .y = y, .low = low, .high = high};
+    snprintf(p->label, sizeof p->label, "%s", label ? label : "");
+}
+
+void plot_free(plot *p)
+{
+    for (int i = 0; i < p->n_series; i++) free(p->series[i].point);
+    p->n_series = 0;
+}
+
+static int by_x(const void *a, const void *b)
+{
+    double x = ((const plot_point *)a)->x, y = ((const plot_point *)b)->x;
+    return (x > y) - (x < y);
+}
+
+/* ---- script --------------------------------------------------------------------------------------------------------------- */
+
+static const char *const COLOUR[] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#E69F00", "#56B4E9"};
+enum { COLOURS = sizeof COLOUR / sizeof *COLOUR };
+static const int SYMBOL[] = {7, 5, 9, 11, 13, 6, 4, 8, 10, 12};
+enum { SYMBOLS = sizeof SYMBOL / sizeof *SYMBOL };
+
+/* In single quotes, where gnuplot reads nothing but a doubled quote. */
+static void add_quoted(cli_text *to, const char *text)
+{
+    cli_text_add(to, "'", 1);
+    for (; *text; text++)
+        if (*text == '\'')
+            cli_text_add(to, "''", 2);
+        else if ((unsigned char)*text >= ' ')
+            cli_text_add(to, text, 1);
+    cli_text_add(to, "'", 1);
+}
+
+/* In double quotes, as a field of a data block. */
+static void add_field(cli_text *to, const char *text)
+{
+    cli_text_add(to, "\"", 1);
+    for (; *text; text++)
+        if (*text != '"' && *text != '\\' && (unsigned char)*text >= ' ') cli_text_add(to, text, 1);
+    cli_text_add(to, "\"", 1);
+}
+
+static void add_block(cli_text *to, const char *name, const plot_point *point, int n)
+{
+    cli_text_format(to, "%s << END\n", name);
+    for (int k = 0; k < n; k++) {
+        const plot_point *p = &point[k];
+        cli_text_format(to, "%.10g %.10g %.10g %.10g ", p->x, p->y, p->low, p->high);
+        add_field(to, p->label);
+        cli_text_add(to, "\n", 1);
+    }
+    cli_text_format(to, "END\n");
+}
+
+static void add_data(cli_text *to, const plot_series *s, int i)
+{
+    char name[16];
+    snprintf(name, sizeof name, "$s%d", i);
+    qsort(s->point, (size_t)s->n, sizeof *s->point, by_x);
+    add_block(to, name, s->point, s->n);
+}
+
+typedef struct range {
+    double min, max;
+} range;
+
+typedef struct ranges {
+    range x, y;
+    bool points; /* labels need room on the right */
+} ranges;
+
+static void widen(range *r, double value, bool first)
+{
+    if (first || value < r->min) r->min = value;
+    if (first || value > r->max) r->max = value;
+}
+
+static ranges find_ranges(const plot *p)
+{
+    ranges r = {{0, 0}, {0, 0}, false};
+    bool first = true;
+    for (int i = 0; i < p->n_series; i++)
+        for (int k = 0; k < p->series[i].n; k++, first = false) {
+            const plot_series *s = &p->series[i];
+            bool spread = s->kind == PLOT_LINES;
+            widen(&r.x, s->point[k].x, first);
+            widen(&r.y, spread ? s->point[k].low : s->point[k].y, first);
+            widen(&r.y, spread ? s->point[k].high : s->point[k].y, false);
+            r.points |= s->kind == PLOT_POINTS;
+        }
+    return r;
+}
+
+/* Where a value lies on its axis, 0 to 1. */
+static double place(double value, range r, bool logarithmic)
+{
+    if (r.max <= r.min) return 0.5;
+    return logarithmic ? log(value / r.min) / log(r.max / r.min) : (value - r.min) / (r.max - r.min);
+}
+
+/* Is there another point where the label of a would be written, to its right? */
+static bool is_crowded(const plot *p, const ranges *r, const plot_point *a)
+{
+    for (int i = 0; i < p->n_series; i++)
+        for (int k = 0; p->series[i].kind == PLOT_POINTS && k < p->series[i].n; k++) {
+            const plot_point *b = &p->series[i].point[k];
+            double dx = place(b->x, r->x, p->log_x) - place(a->x, r->x, p->log_x);
+            double dy = place(b->y, r->y, p->log_y) - place(a->y, r->y, p->log_y);
+            if (b != a && dx >= 0 && dx < 0.15 && fabs(dy) < 0.06) return true;
+        }
+    return false;
+}
+
+/* Labels to the right of their points, those that have no room there to the left. */
+static void add_labels(cli_text *to, const plot *p, const ranges *r)
+{
+    static const char *const name[] = {"$right", "$left"};
+    for (int left = 0; r->points && left < 2; left++) {
+        plot_series some = {0};
+        for (int i = 0; i < p->n_series; i++)
+            for (int k = 0; p->series[i].kind == PLOT_POINTS && k < p->series[i].n; k++) {
+                const plot_point *x = &p->series[i].point[k];
+                if (is_crowded(p, r, x) == left) plot_add(&some, x->x, x->y, 0, 0, x->label);
+            }
+        if (some.n == 0) plot_add(&some, r->x.min, r->y.min, 0, 0, ""); /* a block cannot be empty */
+        add_block(to, name[left], some.point, some.n);
+        free(some.point);
+    }
+}
+
+static void add_title(cli_text *to, const char *name)
+{
+    cli_text_format(to, " title ");
+    add_quoted(to, name);
+}
+
+static void add_lines(cli_text *to, const plot_series *s, int i)
+{
+    const char *colour = COLOUR[i % COLOURS];
+    if (s->n > 1)
+        cli_text_format(
+            to, "$s%d using 1:3:4 with filledcurves fillcolor rgb '%s' fillstyle transparent solid 0.15 noborder notitle, ", i,
+            colour);
+    else
+        cli_text_format(to, "$s%d using 1:2:3:4 with yerrorbars linecolor rgb '%s' pointtype 0 notitle, ", i, colour);
+    cli_text_format(to, "$s%d using 1:2 with linespoints linecolor rgb '%s' linewidth 2 dashtype %d pointtype %d pointsize 0.9",
+                    i, colour, 1 + i / COLOURS, SYMBOL[i % SYMBOLS]);
+    add_title(to, s->name);
+}
+
+static void add_points(cli_text *to, const plot_series *s, int i)
+{
+    cli_text_format(to, "$s%d using 1:2 with points linecolor rgb '%s' pointtype %d pointsize 1.2", i, COLOUR[i % COLOURS],
+                    SYMBOL[i % SYMBOLS]);
+    add_title(to, s->name);
+}
+
+static void add_front(cli_text *to, const plot_series *s, int i)
+{
+    cli_text_format(to, "$s%d using 1:2 with lines linecolor rgb '#777777' linewidth 2 dashtype 2", i);
+    add_title(to, s->name);
+}
+
+static void add_heat(cli_text *to, const plot_series *s, int i)
+{
+    (void)s;
+    cli_text_format(
+        to,
+        "$s%d using 1:2:3 with points pointtype 5 pointsize 8 linecolor palette notitle, "
+        "$s%d using 1:2:(sprintf('%%.2f', $3)):($3 < 0.5 ? 0xffffff : 0x000000) with labels textcolor rgb variable notitle",
+        i, i);
+}
+
+/* From the least to the most of all points, with some room; a linear axis of amounts begins at 0. */
+static void add_range(cli_text *to, const char *axis, range r, bool logarithmic, bool from_zero, double room)
+{
+    double wide = r.max - r.min > 0 ? r.max - r.min : 1;
+    if (logarithmic) {
+        double factor = pow(r.max / r.min, room) * 1.1;
+        r = (range){r.min / factor, r.max * factor};
+    } else {
+        r = (range){from_zero ? 0 : r.min - room * wide, r.max + room * wide};
+    }
+    cli_text_format(to, "set %srange [%.10g:%.10g]\n", axis, r.min, r.max);
+}
+
+static void add_axes(cli_text *to, const plot *p, const ranges *r)
+{
+    bool heat = p->n_series && p->series[0].kind == PLOT_HEAT;
+    cli_text_format(to, "set termoption noenhanced\nset title ");
+    add_quoted(to, p->title);
+    cli_text_format(to, "\nset xlabel ");
+    add_quoted(to, p->x);
+    cli_text_format(to, "\nset ylabel ");
+    add_quoted(to, p->y);
+    cli_text_format(to, "\nset border 3\nset tics nomirror\nset key outside right top vertical Left reverse noenhanced\n");
+    if (p->log_x) cli_text_format(to, "set logscale x 2\n");
+    if (p->log_y) cli_text_format(to, "set logscale y\nset format y '%%g'\n");
+    if (heat) /* from dark to light, in one direction of brightness */
+        cli_text_format(to,
+                        "set palette defined (0 '#440154', 0.33 '#31688e', 0.66 '#35b779', 1 '#fde725')\nset cbrange [0:1]\n");
+    else
+        cli_text_format(to, "set grid linecolor rgb '#cccccc'\n");
+    add_range(to, "x", r->x, p->log_x, false, heat ? 0.2 : r->points ? 0.12 : 0.05);
+    add_range(to, "y", r->y, p->log_y, !heat, heat ? 0.2 : 0.08);
+}
+
+void plot_script(const plot *p, const char *terminal, const char *file, cli_text *to)
+{
+    static void (*const add[])(cli_text *, const plot_series *, int) = {add_lines, add_points, add_front, add_heat};
+    cli_text_format(to, "set terminal %s\nset output ", terminal);
+    add_quoted(to, file);
+    cli_text_add(to, "\n", 1);
+    const ranges r = find_ranges(p);
+    add_axes(to, p, &r);
+    add_labels(to, p, &r);
+    for (int i = 0; i < p->n_series; i++) add_data(to, &p->series[i], i);
+    cli_text_format(to, "plot ");
+    for (int i = 0; i < p->n_series; i++) {
+        if (i) cli_text_format(to, ", ");
+        add[p->series[i].kind](to, &p->series[i], i);
+    }
+    if (r.points)
+        cli_text_format(to, ", $right using 1:2:5 with labels left offset 0.8,0.5 font ',10' notitle"
+                            ", $left using 1:2:5 with labels right offset -0.8,-0.5 font ',10' notitle");
+    cli_text_format(to, "\nunset output\nreset\n");
+}
+
+/* ---- drawing -------------------------------------------------------------------------------------------------------------- */
+
+static int run_gnuplot(const cli_text *script)
+{
+    static const char *const args[] = {"-", NULL};
+    child c;
+    if (child_start_program(&c, "gnuplot", args) != 0) {
+        cli_error("gnuplot cannot be started: %s (Debian package gnuplot-nox)", strerror(errno));
+        return CLI_CANNOT;
+    }
+    fwrite(script->data, 1, script->length, c.to);
+    int status = child_end(&c);
+    if (status == 0) return CLI_GO;
+    cli_error("gnuplot failed with exit code %d", status);
+    return CLI_CANNOT;
+}
+
+int plot_draw(const plot *p, const char *folder)
+{
+    static const struct {
+        const char *terminal, *ending;
+    } forms[] = {{"svg size 960,560 background rgb 'white' font 'sans-serif,14'", "svg"},
+                 {"pngcairo size 960,560 background rgb 'white' font 'sans,11'", "png"}};
+    cli_text script = {0}, file = {0};
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        file.length = 0;
+        cli_text_format(&file, "%s/%s.%s", folder, p->file, forms[i].ending);
+        plot_script(p, forms[i].terminal, file.data, &script);
+    }
+    int code = run_gnuplot(&script);
+    cli_text_free(&script);
+    cli_text_free(&file);
+    return code;
+}

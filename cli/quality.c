@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT
+ * kvfold quality: how far folded caches move the next-token distribution, many arms in one run.
+ */
+#include "quality.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define WORD(names, value, member, help) CLI_WORD(names, value, quality_settings, member, help)
+#define COUNT(names, member, least, most, initial, help) CLI_COUNT(names, quality_settings, member, least, most, initial, help)
+#define SWITCH(kind, names, member, help) CLI_SWITCH(kind, names, quality_settings, member, help)
+
+static const cli_option options[] = {
+    CLI_HEAD("model and text"),
+    WORD("-m --model", "FILE", model, "model, a GGUF file (the first one of a split model)"),
+    CLI_WORDS("-f --file", "FILE", quality_settings, files,
+              "UTF-8 text to judge on, - for stdin; may be given several times: the table is over all, each has its own row too"),
+    WORD("--slice", "FIRST:BYTES", slice, "take that range of bytes of each file (default: all)"),
+    COUNT("-c --ctx-size", context, 0, INT32_MAX - 1024, "0",
+          "tokens of a chunk, and of the cache; 0: 2048, or the training length where that is less"),
+    COUNT("--score", score, 0, INT32_MAX - 1024, "0",
+          "last positions of each chunk that are judged; 0: all of its second half that have a next token"),
+    COUNT("--chunks", chunks, 0, 1 << 20, "1", "chunks of each file, from its start; 0: as many as it has"),
+
+    CLI_HEAD("arms"),
+    WORD("--kv", "ARM[,ARM...]", list,
+         "caches to judge: K/V, as kivi4/kivi4, or a preset, or libllama's own, as llama-q8_0 or llama-q8_0/q4_0. A piece with = "
+         "before any : or / continues the arm before it; sink=N and window=N there hold for that arm alone (default: llama-q8_0, "
+         "llama-q4_0 and all presets)"),
+    WORD("--arms", "FILE", arms_file, "file with more arms, one a line; # begins a comment"),
+    CLI_WORDS("--kv-layer", "LAYERS=K/V", quality_settings, kv.layers,
+              "other codecs for some layers of all our arms, as 0,1,29=q8_0; may be given several times"),
+    COUNT("--sink", kv.sink, 0, 64, NULL, "first tokens that stay exact (default: the preset's, 4)"),
+    COUNT("--window --recent", kv.recent, 0, 65536, NULL, "newest tokens that stay exact (default: the preset's, 64)"),
+    KV_WINDOW_TYPE(quality_settings),
+    SWITCH(CLI_ON, "--seal-each", seal_each,
+           "our arms keep no window, and a query sees even the tokens of its own batch coded, itself included: comparable with caches "
+           "that keep no window; for judging only"),
+    COUNT("--floor", floor, 0, QUALITY_BATCH - 1, "32",
+          "rows of a batch of the floor arm, the f16 cache filled by other batches: what it reads is arithmetic, not cache; 0: "
+          "none"),
+
+    SWITCH(CLI_ON, "--generate", generate,
+           "also let the model write with each cache: free text against the reference's, planted facts, sums, JSON"),
+
+    CLI_HEAD("how"),
+    COUNT("-t --threads", threads, 0, 256, "0", "threads; 0: as many as there are, half above four"),
+    COUNT("-ngl --gpu-layers --n-gpu-layers", gpu_layers, -1, 4096, "0",
+          "layers whose weights go to a GPU, -1: all; caches and their attention stay on the processor"),
+    WORD("--cpu", "SET", kv.cpu, "instruction set of our arms, as scalar or avx2 (default: the best present, or KVFOLD_CPU)"),
+    COUNT("--resident", resident, 0, QUALITY_ARMS_MOST, "0",
+          "arms in memory at once; more take further passes over the text, each with the reference again; 0: as memory allows"),
+    COUNT("-s --seed", seed, 0, UINT32_MAX, "1", "seed of the bootstrap that compares arms with the floor"),
+
+    CLI_HEAD("output"),
+    COUNT("--worst", worst, 0, QUALITY_WORST_MOST, "3", "positions with the largest divergence that are shown of each arm"),
+    CLI_ONE_OF("-o --output", "FORMAT", quality_settings, format, "table md csv json", "table", NULL,
+               "what goes to stdout: table, md, csv or json"),
+    SWITCH(CLI_ON, "--json", json, "the same as -o json: one JSON object with all figures"),
+    SWITCH(CLI_ON, "--csv", csv, "the same as -o csv"),
+    WORD("--save", "FILE", save, "write that JSON object to a file, too; an older one is replaced only by a whole new one"),
+    SWITCH(CLI_ON, "-v --verbose", verbose, "show the log of libllama, on stderr"),
+    CLI_END,
+};
+
+static const cli_syntax syntax = {
+    .command = "quality",
+    .usage = "-m FILE -f TEXT [OPTIONS]",
+    .about =
+        "Judges caches by the next-token distributions that a text gives with them, against libllama's f16 cache on the same\n"
+        "tokens: perplexity, KL divergence, same likeliest token. Arms run in lockstep, fed as decoding feeds them. Ctrl-C ends\n"
+        "with the positions that are finished. Exit code 2 when an arm could not run; the others still do.",
+    .options = options,
+};
+
+/* ---- settings -------------------------------------------------------------------------------------------------------------- */
+
+static int missing(const char *what)
+{
+    cli_error("quality: %s is missing: kvfold quality -m model.gguf -f text.txt", what);
+    return CLI_USAGE;
+}
+
+static int check(quality_settings *set)
+{
+    if (!set->model) return missing("-m FILE");
+    if (set->files.n == 0) return missing("-f TEXT");
+    if (set->json) set->format = "json";
+    if (set->csv) set->format = "csv";
+    return set->save ? cli_save_check(set->save) : CLI_GO;
+}
+
+/* Context and score, now that the model is known. */
+static int choose_sizes(quality_run *run, quality_settings *set)
+{
+    int64_t trained = run->s->shape.context;
+    if (set->context == 0) set->context = trained > 0 && trained < 2048 ? trained : 2048;
+    if (set->score == 0) set->score = set->context - 1 - set->context / 2;
+    if (set->context < 2 || set->score < 1 || set->score > set->context - 1) {
+        cli_error("--score %lld: a chunk of %lld tokens (-c) has 1 to %lld positions with a next token", (long long)set->score,
+                  (long long)set->context, (long long)set->context - 1);
+        return CLI_USAGE;
+    }
+    run->in.context = (int32_t)set->context;
+    run->in.score = (int32_t)set->score;
+    return CLI_GO;
+}
+
+/* ---- output ---------------------------------------------------------------------------------------------------------------- */
+
+static int print(const quality_run *run)
+{
+    const char *format = run->set->format;
+    if (strcmp(format, "json") == 0) return cli_print_json(quality_json(run));
+    if (strcmp(format, "csv") == 0)
+        quality_print_csv(run);
+    else if (strcmp(format, "md") == 0)
+        quality_print_markdown(run);
+    else
+        quality_print_table(run);
+    return cli_finish(CLI_DONE);
+}
+
+/* An arm that could not run: 2. One that coded nothing is said, as its figures would be read as a codec's. */
+static int judge(const quality_run *run)
+{
+    int code = CLI_DONE;
+    for (int i = 0; i < run->n_arms; i++) {
+        const quality_arm *arm = &run->arm[i];
+        if (arm->failure[0]) code = CLI_CANNOT;
+        if (arm->n_points > 0 && arm->bits_code > 0 && arm->body == 0)
+            cli_warn("%s: %d tokens are too few for a packed block: all are exact, nothing was measured of the codec", arm->name,
+                     run->in.context);
+    }
+    return code;
+}
+
+static int finish(const quality_run *run)
+{
+    int saved = run->set->save ? cli_save_json(run->set->save, quality_json(run)) : CLI_GO;
+    int printed = print(run), code = judge(run);
+    if (printed != CLI_DONE) return printed;
+    return saved == CLI_GO ? code : saved;
+}
+
+/* ---- the command ----------------------------------------------------------------------------------------------------------- */
+
+static int load(quality_run *run, quality_settings *set)
+{
+    run_settings load = {
+        .model = set->model, .threads = set->threads, .context = set->context, .gpu_layers = set->gpu_layers, .repack = true};
+    load.kv = set->kv;
+    return session_load(run->s, &load);
+}
+
+static int measure(quality_run *run, quality_settings *set, cli_text *raw)
+{
+    int code = quality_arms_make(run->arm, &run->n_arms, set);
+    if (code == CLI_GO) code = quality_read(&run->in, raw, set);
+    if (code == CLI_GO) code = load(run, set);
+    if (code == CLI_GO) code = choose_sizes(run, set);
+    if (code == CLI_GO) code = quality_tokenize(&run->in, raw, run->s->vocab, set);
+    if (code != CLI_GO) return code;
+    quality_arm_plain(&run->reference, "llama-f16", QUALITY_BATCH);
+    quality_arm_plain(&run->prefill, "ordinary prefill", QUALITY_PREFILL);
+    quality_arm_plain(&run->floor, "floor", (int32_t)set->floor);
+    code = quality_run_all(run);
+    if (code == CLI_GO && set->generate && !cli_interrupted()) quality_generate(run);
+    return code == CLI_GO ? finish(run) : code;
+}
+
+static void free_run(quality_run *run)
+{
+    for (int i = 0; i < run->n_arms; i++) quality_arm_free(&run->arm[i]);
+    quality_arm_free(&run->reference);
+    quality_arm_free(&run->prefill);
+    quality_arm_free(&run->floor);
+    quality_input_free(&run->in);
+    session_close(run->s);
+    free(run->arm);
+    free(run->answer);
+}
+
+int cmd_quality(int argc, char **argv)
+{
+    quality_settings set = {0};
+    kv_settings_init(&set.kv);
+    int code = cli_parse(&syntax, &set, argc, argv);
+    if (code == CLI_GO) code = check(&set);
+    if (code != CLI_GO) return code;
+    session s = {0};
+    quality_run run = {.set = &set, .s = &s, .started = time(NULL)};
+    cli_text raw[CLI_LIST_MOST] = {{0}};
+    run.arm = cli_alloc(QUALITY_ARMS_MOST, sizeof *run.arm);
+    cli_command_text(&run.command, argc, argv);
+    cli_log_install(set.verbose);
+    cli_catch_interrupt();
+    ggml_backend_load_all();
+    llama_backend_init();
+    code = measure(&run, &set, raw);
+    free_run(&run);
+    for (int i = 0; i < CLI_LIST_MOST; i++) cli_text_free(&raw[i]);
+    cli_text_free(&run.command);
+    llama_backend_free();
+    return cli_finish(code);
+}

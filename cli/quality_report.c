@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: MIT
+ * The result of `kvfold quality` for people: a table, the same in markdown, and as comma-separated values.
+ */
+#include "quality.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { TEXT_TOKENS = 10 };
+
+/* ---- pieces ---------------------------------------------------------------------------------------------------------------- */
+
+/* Sink and window of an arm, as "4/64" or, with --seal-each, "4/no"; "-" of libllama's. */
+static const char *exact(const quality_run *run, const quality_arm *arm)
+{
+    static char text[32];
+    if (arm->host) return "-";
+    if (run->set->seal_each) snprintf(text, sizeof text, "%d/no", arm->choice.sink);
+    else snprintf(text, sizeof text, "%d/%d", arm->choice.sink, arm->choice.recent);
+    return text;
+}
+
+static const char *verdict(const quality_result *r)
+{
+    return r->verdict == QUALITY_AT_FLOOR ? "at the floor" : "";
+}
+
+static const char *file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
+static void print_head(const quality_run *run)
+{
+    const quality_input *in = &run->in;
+    printf("%s: next-token distributions against %s, threads %d; context %d, the last %d positions of each chunk judged\n",
+           file_name(run->set->model), run->reference.name, run->s->threads, in->context, in->score);
+    for (int i = 0; i < in->n_texts; i++) {
+        const quality_text *t = &in->text[i];
+        printf("text %d: %s, bytes %lld to %lld, %d tokens, %d chunk%s\n", i + 1, t->name, (long long)t->first,
+               (long long)(t->first + t->bytes - 1), t->tokens, t->chunks, t->chunks == 1 ? "" : "s");
+    }
+    printf("decode-faithful: batches of %d aligned tokens, so that a query sees coded what it sees coded in single steps\n",
+           QUALITY_BATCH);
+    if (run->interrupted) printf("INTERRUPTED: what follows rests on the positions that were finished (column n)\n");
+}
+
+static void print_reference(const quality_run *run)
+{
+    quality_result r;
+    quality_summarise(run, &run->reference, &r);
+    printf("\n%s: PPL %.4f ± %.4f", run->reference.name, r.ppl.mean, r.ppl.error);
+    quality_summarise(run, &run->prefill, &r);
+    if (run->prefill.n_points > 0)
+        printf("; in an ordinary prefill, batches of %d: PPL %.4f ± %.4f", run->prefill.rows, r.ppl.mean, r.ppl.error);
+    printf("\n");
+    if (run->floor.failure[0]) printf("no floor: %s\n", run->floor.failure);
+    if (run->floor.n_points == 0) return;
+    quality_summarise(run, &run->floor, &r);
+    printf("floor (the same f16 cache, batches of %d against %d): mean KLD %.2e ± %.1e, 99 %% %.2e, same top %.2f %%\n",
+           run->floor.rows, QUALITY_BATCH, r.kld.mean, r.kld.error, r.kld_share[1], 100 * r.same_top.mean);
+}
+
+/* ---- table ----------------------------------------------------------------------------------------------------------------- */
+
+/* Longest name, for the first column; `more` adds an arm that is not among them. */
+static int name_width(const quality_run *run)
+{
+    int width = 12;
+    for (int i = 0; i < run->n_arms; i++) {
+        int n = (int)strlen(run->arm[i].name);
+        if (n > width) width = n;
+    }
+    return width;
+}
+
+static void print_row(const quality_run *run, const quality_arm *arm, const quality_result *r, int width)
+{
+    printf("%-*s %7s", width, arm->name, exact(run, arm));
+    if (arm->bits_code > 0)
+        printf(" %6.3f %6.3f", arm->bits_code, arm->bits_per_value);
+    else
+        printf(" %6s %6s", "-", "-");
+    printf(" %6lld %9.4f ±%7.4f %8.5f ±%7.5f", (long long)r->n, r->ppl.mean, r->ppl.error, r->ratio.mean, r->ratio.error);
+    printf(" %9.2e ±%8.1e %9.2e %9.2e %9.2e %9.2e", r->kld.mean, r->kld.error, r->kld_share[0], r->kld_share[1], r->kld_share[2],
+           r->kld_max);
+    printf(" %7.2f ±%5.2f  %s\n", 100 * r->same_top.mean, 100 * r->same_top.error, verdict(r));
+}
+
+static void print_main(const quality_run *run, const quality_result *result, int width)
+{
+    printf("\n%-*s %7s %6s %6s %6s %9s %8s %8s %8s %9s %9s %9s %9s %9s %9s %7s %6s\n", width, "K/V", "S/R", "bits", "all-in", "n",
+           "PPL", "", "ratio", "", "KLD mean", "", "median", "99 %", "99.9 %", "max", "top %", "");
+    for (int i = 0; i < run->n_arms; i++)
+        if (run->arm[i].n_points > 0) print_row(run, &run->arm[i], &result[i], width);
+    for (int i = 0; i < run->n_arms; i++)
+        if (run->arm[i].failure[0]) printf("%-*s cannot be measured: %s\n", width, run->arm[i].name, run->arm[i].failure);
+    if (run->set->seal_each) printf("no window: queries see even their own batch coded (--seal-each)\n");
+    for (int i = 0; !run->set->seal_each && i < run->n_arms; i++)
+        if (!run->arm[i].host && run->arm[i].choice.recent == 0 && run->arm[i].n_points > 0) {
+            printf("R 0: 0 to 63 of the newest tokens are exact, as blocks of 64 are sealed whole\n");
+            break;
+        }
+}
+
+static void print_changes(const quality_run *run, const quality_result *result, int width)
+{
+    printf("\nchange of the probability of the text's next token, percent points\n%-*s %9s %8s %9s", width, "K/V", "mean", "",
+           "rms");
+    for (int p = 0; p < QUALITY_CHANGE_N; p++) printf(" %8s", quality_change_name[p]);
+    printf("\n");
+    for (int i = 0; i < run->n_arms; i++) {
+        const quality_result *r = &result[i];
+        if (run->arm[i].n_points == 0) continue;
+        printf("%-*s %9.4f ±%7.4f %9.4f", width, run->arm[i].name, 100 * r->change.mean, 100 * r->change.error,
+               100 * sqrt(r->change_square.mean));
+        for (int p = 0; p < QUALITY_CHANGE_N; p++) printf(" %8.3f", 100 * r->change_at[p]);
+        printf("\n");
+    }
+}
+
+static void print_depth(const quality_run *run, const quality_result *result, int width)
+{
+    printf("\nby depth: mean KLD and same top of positions\n%-*s", width, "K/V");
+    for (int b = 0; b < QUALITY_BUCKETS; b++)
+        printf(" %14d to %-12d", quality_bucket_from(run, b), quality_bucket_from(run, b + 1) - 1);
+    printf("\n");
+    for (int i = 0; i < run->n_arms; i++) {
+        if (run->arm[i].n_points == 0) continue;
+        printf("%-*s", width, run->arm[i].name);
+        for (int b = 0; b < QUALITY_BUCKETS; b++) {
+            const quality_part *p = &result[i].bucket[b];
+            printf("   %9.2e ±%7.1e %6.2f", p->kld.mean, p->kld.error, 100 * p->same_top.mean);
+        }
+        printf("\n");
+    }
+}
+
+static void print_texts(const quality_run *run, const quality_result *result, int width)
+{
+    if (run->in.n_texts < 2) return;
+    printf("\nby text: mean KLD and same top\n");
+    for (int i = 0; i < run->n_arms; i++) {
+        if (run->arm[i].n_points == 0) continue;
+        for (int t = 0; t < run->in.n_texts; t++) {
+            const quality_part *p = &result[i].text[t];
+            printf("%-*s %9.2e ±%7.1e %6.2f  %s\n", width, t ? "" : run->arm[i].name, p->kld.mean, p->kld.error,
+                   100 * p->same_top.mean, file_name(run->in.text[t].name));
+        }
+    }
+}
+
+static void print_worst_one(const quality_run *run, const quality_arm *arm, int64_t point)
+{
+    int chunk;
+    int32_t pos;
+    cli_text before = {0}, next = {0}, top = {0}, reference = {0};
+    quality_place(run, point, &chunk, &pos);
+    quality_context_text(run, chunk, pos, TEXT_TOKENS, &before);
+    quality_token_text(run, run->in.chunk[chunk].token[pos + 1], &next);
+    quality_token_text(run, arm->point[point].top, &top);
+    quality_token_text(run, run->reference.point[point].top, &reference);
+    printf("  %9.2e chunk %d, %d: …%s| next '%s' %.3f → %.3f; likeliest '%s'", arm->point[point].kld, chunk + 1, pos,
+           before.data ? before.data : "", next.data ? next.data : "", arm->point[point].p_reference, arm->point[point].p,
+           reference.data ? reference.data : "");
+    if (arm->point[point].same_top)
+        printf(", unchanged\n");
+    else
+        printf(" → '%s'\n", top.data ? top.data : "");
+    cli_text_free(&before);
+    cli_text_free(&next);
+    cli_text_free(&top);
+    cli_text_free(&reference);
+}
+
+static void print_worst(const quality_run *run, const quality_result *result)
+{
+    if (run->set->worst > 0)
+        printf("\nworst positions: KLD, place, text before, next token and its probability, likeliest token\n");
+    for (int i = 0; i < run->n_arms; i++) {
+        if (result[i].n_worst > 0) printf("%s\n", run->arm[i].name);
+        for (int w = 0; w < result[i].n_worst; w++) print_worst_one(run, &run->arm[i], result[i].worst[w]);
+    }
+}
+
+static void print_generation(const quality_arm *arm, int width)
+{
+    const quality_generation *g = &arm->generation;
+    if (!g->done) return;
+    printf("%-*s %6d of %-4d", width, arm->name, g->same_tokens, g->tokens);
+    for (int i = 0; i < QUALITY_CHECKS; i++) printf(" %8d of %-3d", g->passed[i], g->asked[i]);
+    printf("\n");
+}
+
+static void print_generations(const quality_run *run, int width)
+{
+    if (!run->answer) return;
+    printf("\nwritten greedily: tokens as the reference's from the start, then answers that are right; what the reference gets "
+           "wrong "
+           "is the model's\n%-*s %14s",
+           width, "K/V", "same tokens");
+    for (int i = 0; i < QUALITY_CHECKS; i++) printf(" %15s", quality_check_name[i]);
+    printf("\n");
+    print_generation(&run->reference, width);
+    for (int i = 0; i < run->n_arms; i++) print_generation(&run->arm[i], width);
+}
+
+static quality_result *results(const quality_run *run)
+{
+    quality_result *result = cli_alloc((size_t)run->n_arms, sizeof *result);
+    for (int i = 0; i < run->n_arms; i++) quality_summarise(run, &run->arm[i], &result[i]);
+    return result;
+}
+
+void quality_print_table(const quality_run *run)
+{
+    quality_result *result = results(run);
+    int width = name_width(run);
+    print_head(run);
+    print_reference(run);
+    print_main(run, result, width);
+    print_changes(run, result, width);
+    print_depth(run, result, width);
+    print_texts(run, result, width);
+    print_generations(run, width);
+    print_worst(run, result);
+    printf(
+        "\nS/R: first and newest tokens that stay exact. bits: of the codes; all-in: of the whole cache at this context, exact "
+        "rows,\n"
+        "tables and scratch included. ±: one standard error. KLD in nats. top: share of positions whose likeliest token is that\n"
+        "of %s. at the floor: mean KLD not above the floor's (99 %% paired bootstrap); no claim below the floor is possible.\n",
+        run->reference.name);
+    free(result);
+}
+
+/* ---- markdown, comma-separated values -------------------------------------------------------------------------------------- */
+
+void quality_print_markdown(const quality_run *run)
+{
+    quality_result *result = results(run);
+    printf("| K/V | S/R | bits | all-in | PPL | ratio | mean KLD | median | 99 %% | 99.9 %% | max | same top %% | |\n"
+           "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    for (int i = 0; i < run->n_arms; i++) {
+        const quality_arm *arm = &run->arm[i];
+        const quality_result *r = &result[i];
+        if (arm->n_points == 0) {
+            printf("| %s | %s | | | | | | | | | | | %s |\n", arm->name, exact(run, arm),
+                   arm->failure[0] ? "cannot be measured" : "not run");
+            continue;
+        }
+        printf("| %s | %s | %.3f | %.3f | %.4f ± %.4f | %.5f ± %.5f | %.2e ± %.1e | %.2e | %.2e | %.2e | %.2e | %.2f ± %.2f | %s "
+               "|\n",
+               arm->name, exact(run, arm), arm->bits_code, arm->bits_per_value, r->ppl.mean, r->ppl.error, r->ratio.mean,
+               r->ratio.error, r->kld.mean, r->kld.error, r->kld_share[0], r->kld_share[1], r->kld_share[2], r->kld_max,
+               100 * r->same_top.mean, 100 * r->same_top.error, verdict(r));
+    }
+    if (run->interrupted) printf("\nInterrupted: unfinished.\n");
+    free(result);
+}
+
+/* A field in quotes where it needs them. */
+static void print_field(const char *text)
+{
+    if (!strpbrk(text, ",\"\n")) {
+        printf("%s", text);
+        return;
+    }
+    putchar('"');
+    for (; *text; text++) {
+        if (*text == '"') putchar('"');
+        putchar(*text);
+    }
+    putchar('"');
+}
+
+void quality_print_csv(const quality_run *run)
+{
+    quality_result *result = results(run);
+    printf("arm,sink,window,bits_code,bits_per_value,positions,ppl,ppl_error,ppl_ratio,ppl_ratio_error,kld_mean,kld_error,kld_"
+           "median,"
+           "kld_99,kld_99_9,kld_max,same_top,same_top_error,change_mean,change_rms,at_floor,failure\n");
+    for (int i = 0; i < run->n_arms; i++) {
+        const quality_arm *arm = &run->arm[i];
+        const quality_result *r = &result[i];
+        print_field(arm->name);
+        if (arm->host)
+            printf(",,");
+        else
+            printf(",%d,%d", arm->choice.sink, run->set->seal_each ? 0 : arm->choice.recent);
+        if (arm->n_points > 0)
+            printf(",%.6g,%.6g,%lld,%.9g,%.6g,%.9g,%.6g,%.9g,%.6g,%.9g,%.9g,%.9g,%.9g,%.9g,%.6g,%.9g,%.9g,%d,", arm->bits_code,
+                   arm->bits_per_value, (long long)r->n, r->ppl.mean, r->ppl.error, r->ratio.mean, r->ratio.error, r->kld.mean,
+                   r->kld.error, r->kld_share[0], r->kld_share[1], r->kld_share[2], r->kld_max, r->same_top.mean,
+                   r->same_top.error, r->change.mean, sqrt(r->change_square.mean), r->verdict == QUALITY_AT_FLOOR);
+        else
+            printf(",,,0,,,,,,,,,,,,,,,,");
+        print_field(arm->failure);
+        printf("\n");
+    }
+    free(result);
+}

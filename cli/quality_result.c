@@ -1,0 +1,180 @@
+/* SPDX-License-Identifier: MIT
+ * What the positions of an arm add up to.
+ */
+#include "quality.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const double quality_kld_share[QUALITY_KLD_N] = {0.5, 0.99, 0.999};
+const char *const quality_kld_name[QUALITY_KLD_N] = {"median", "99 %", "99.9 %"};
+const double quality_change_share[QUALITY_CHANGE_N] = {0.001, 0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99, 0.999};
+const char *const quality_change_name[QUALITY_CHANGE_N] = {"0.1 %", "1 %",  "5 %",  "25 %",  "50 %",
+                                                           "75 %",  "95 %", "99 %", "99.9 %"};
+
+/* Neighbouring positions that the bootstrap keeps together, and its confidence. */
+enum { BOOTSTRAP_BLOCK = 8 };
+static const double CONFIDENCE = 0.99;
+
+/* ---- one part of the points ------------------------------------------------------------------------------------------------ */
+
+typedef struct collector {
+    const quality_run *run;
+    const quality_arm *arm;
+    double *x;
+    int64_t n, same;
+} collector;
+
+static void collect(collector *c, int64_t point)
+{
+    c->x[c->n++] = c->arm->point[point].kld;
+    c->same += c->arm->point[point].same_top;
+}
+
+static quality_part part_of(collector *c)
+{
+    quality_part part = {c->n, quality_mean_of(c->x, c->n), quality_share_of(c->same, c->n)};
+    c->n = c->same = 0;
+    return part;
+}
+
+int32_t quality_bucket_from(const quality_run *run, int bucket)
+{
+    return run->in.context - 1 - run->in.score + (int32_t)((int64_t)run->in.score * bucket / QUALITY_BUCKETS);
+}
+
+static void by_depth(collector *c, quality_result *r)
+{
+    for (int b = 0; b < QUALITY_BUCKETS; b++) {
+        for (int64_t i = 0; i < c->arm->n_points; i++) {
+            int chunk;
+            int32_t pos;
+            quality_place(c->run, i, &chunk, &pos);
+            if (pos >= quality_bucket_from(c->run, b) && pos < quality_bucket_from(c->run, b + 1)) collect(c, i);
+        }
+        r->bucket[b] = part_of(c);
+    }
+}
+
+static void by_text(collector *c, quality_result *r)
+{
+    for (int t = 0; t < c->run->in.n_texts; t++) {
+        for (int64_t i = 0; i < c->arm->n_points; i++)
+            if (c->run->in.chunk[i / c->run->in.score].text == t) collect(c, i);
+        r->text[t] = part_of(c);
+    }
+}
+
+/* ---- all points ------------------------------------------------------------------------------------------------------------ */
+
+static void perplexity(const quality_run *run, const quality_arm *arm, double *x, quality_result *r)
+{
+    for (int64_t i = 0; i < r->n; i++) x[i] = arm->point[i].nll;
+    r->ppl = quality_exp_of(quality_mean_of(x, r->n));
+    for (int64_t i = 0; i < r->n; i++) x[i] = arm->point[i].nll - run->reference.point[i].nll;
+    r->ratio = quality_exp_of(quality_mean_of(x, r->n));
+}
+
+static void changes(const quality_arm *arm, double *x, quality_result *r)
+{
+    for (int64_t i = 0; i < r->n; i++) x[i] = pow(arm->point[i].p - arm->point[i].p_reference, 2);
+    r->change_square = quality_mean_of(x, r->n);
+    for (int64_t i = 0; i < r->n; i++) x[i] = arm->point[i].p - arm->point[i].p_reference;
+    r->change = quality_mean_of(x, r->n);
+    quality_sort(x, r->n);
+    for (int i = 0; i < QUALITY_CHANGE_N; i++) r->change_at[i] = quality_percentile(x, r->n, quality_change_share[i]);
+}
+
+static void divergence(const quality_arm *arm, double *x, quality_result *r)
+{
+    int64_t same = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        x[i] = arm->point[i].kld;
+        same += arm->point[i].same_top;
+    }
+    r->kld = quality_mean_of(x, r->n);
+    r->same_top = quality_share_of(same, r->n);
+    quality_sort(x, r->n);
+    for (int i = 0; i < QUALITY_KLD_N; i++) r->kld_share[i] = quality_percentile(x, r->n, quality_kld_share[i]);
+    r->kld_max = r->n > 0 ? x[r->n - 1] : NAN;
+}
+
+/* Insertion into a short sorted list; the earlier of two equal points stays first. Zeros are no bad positions. */
+static void worst(const quality_run *run, const quality_arm *arm, quality_result *r)
+{
+    int most = (int)run->set->worst;
+    for (int64_t i = 0; i < r->n; i++) {
+        int at = r->n_worst;
+        while (at > 0 && arm->point[r->worst[at - 1]].kld < arm->point[i].kld) at--;
+        if (at >= most || arm->point[i].kld <= 0) continue;
+        int last = r->n_worst < most ? r->n_worst++ : most - 1;
+        memmove(&r->worst[at + 1], &r->worst[at], (size_t)(last - at) * sizeof r->worst[0]);
+        r->worst[at] = i;
+    }
+}
+
+/* At the floor: the mean is not above that of the same f16 cache filled by other batches, at 99 %. */
+static void against_floor(const quality_run *run, const quality_arm *arm, double *x, quality_result *r)
+{
+    int64_t n = r->n < run->floor.n_points ? r->n : run->floor.n_points;
+    r->verdict = QUALITY_NO_FLOOR;
+    if (n < 2 || arm == &run->floor) return;
+    double *floor = cli_alloc((size_t)n, sizeof *floor);
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = arm->point[i].kld;
+        floor[i] = run->floor.point[i].kld;
+    }
+    r->above_floor = quality_paired(x, floor, n, BOOTSTRAP_BLOCK, CONFIDENCE, (uint64_t)run->set->seed);
+    r->verdict = r->above_floor.low > 0 ? QUALITY_ABOVE : QUALITY_AT_FLOOR;
+    free(floor);
+}
+
+void quality_summarise(const quality_run *run, const quality_arm *arm, quality_result *r)
+{
+    *r = (quality_result){.n = arm->n_points};
+    double *x = cli_alloc((size_t)r->n, sizeof *x);
+    collector c = {.run = run, .arm = arm, .x = x};
+    perplexity(run, arm, x, r);
+    divergence(arm, x, r);
+    changes(arm, x, r);
+    by_depth(&c, r);
+    by_text(&c, r);
+    worst(run, arm, r);
+    against_floor(run, arm, x, r);
+    free(x);
+}
+
+/* ---- text ------------------------------------------------------------------------------------------------------------------ */
+
+static void add_piece(const quality_run *run, llama_token token, cli_text *bytes)
+{
+    char piece[256];
+    int32_t n = llama_token_to_piece(run->s->vocab, token, piece, sizeof piece, 0, true);
+    if (n > 0) cli_text_add(bytes, piece, (size_t)n);
+}
+
+static void add_printable(const cli_text *bytes, cli_text *text)
+{
+    size_t from = text->length;
+    if (bytes->length > 0) cli_utf8_add(text, bytes->data, bytes->length);
+    for (size_t i = from; i < text->length; i++)
+        if ((unsigned char)text->data[i] < 0x20 || text->data[i] == 0x7F) text->data[i] = ' ';
+}
+
+void quality_token_text(const quality_run *run, llama_token token, cli_text *text)
+{
+    cli_text bytes = {0};
+    add_piece(run, token, &bytes);
+    add_printable(&bytes, text);
+    cli_text_free(&bytes);
+}
+
+void quality_context_text(const quality_run *run, int chunk, int32_t pos, int32_t tokens, cli_text *text)
+{
+    cli_text bytes = {0};
+    int32_t from = pos + 1 > tokens ? pos + 1 - tokens : 0;
+    for (int32_t i = from; i <= pos; i++) add_piece(run, run->in.chunk[chunk].token[i], &bytes);
+    add_printable(&bytes, text);
+    cli_text_free(&bytes);
+}

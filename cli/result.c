@@ -1,0 +1,206 @@
+/* SPDX-License-Identifier: MIT
+ * The envelope of a result: what it is, where it comes from, saved and read. */
+#define _POSIX_C_SOURCE 200809L
+#include "result.h"
+#include "machine.h"
+
+#include <jansson.h>
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static char command[4096];
+
+/* A word as a shell would read it. */
+static void add_word(cli_text *t, const char *word)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-./,:=+@%";
+    if (word[0] && word[strspn(word, plain)] == 0) {
+        cli_text_add(t, word, strlen(word));
+        return;
+    }
+    cli_text_add(t, "'", 1);
+    for (; *word; word++) cli_text_add(t, *word == '\'' ? "'\\''" : word, *word == '\'' ? 4 : 1);
+    cli_text_add(t, "'", 1);
+}
+
+void result_command(int argc, char **argv)
+{
+    cli_text t = {0};
+    const char *name = argc > 0 ? strrchr(argv[0], '/') : NULL;
+    for (int i = 0; i < argc; i++) {
+        if (i) cli_text_add(&t, " ", 1);
+        add_word(&t, i == 0 && name ? name + 1 : argv[i]);
+    }
+    snprintf(command, sizeof command, "%s", t.data ? t.data : "");
+    cli_text_free(&t);
+}
+
+json_t *result_new(const char *kind)
+{
+    char date[32] = "";
+    time_t now = time(NULL);
+    struct tm utc;
+    if (gmtime_r(&now, &utc)) strftime(date, sizeof date, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    json_t *o = json_object();
+    json_object_set_new(o, "format", json_integer(RESULT_FORMAT));
+    json_object_set_new(o, "kind", json_string(kind));
+    json_object_set_new(o, "command", cli_json_text(command));
+    json_object_set_new(o, "date", json_string(date));
+    json_object_set_new(o, "machine", machine_json());
+    json_object_set_new(o, "runs", json_array());
+    json_object_set_new(o, "rows", json_array());
+    json_object_set_new(o, "refused", json_array());
+    return o;
+}
+
+int result_add_run(json_t *result, json_t *run, const char *title)
+{
+    json_t *runs = json_object_get(result, "runs");
+    json_object_set_new(run, "title", cli_json_text(title));
+    json_array_append_new(runs, run);
+    return (int)json_array_size(runs) - 1;
+}
+
+void result_add_note(json_t *run, const char *format, ...)
+{
+    char text[600];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (!json_object_get(run, "notes")) json_object_set_new(run, "notes", json_array());
+    json_array_append_new(json_object_get(run, "notes"), cli_json_text(text));
+}
+
+void result_add_row(json_t *result, int run, json_t *row)
+{
+    json_object_set_new(row, "run", json_integer(run));
+    json_array_append_new(json_object_get(result, "rows"), row);
+}
+
+void result_refuse(json_t *result, const char *sentence)
+{
+    size_t i;
+    json_t *list = json_object_get(result, "refused"), *old;
+    json_array_foreach(list, i, old) if (strcmp(json_string_value(old), sentence) == 0) return;
+    json_array_append_new(list, cli_json_text(sentence));
+    cli_warn("%s", sentence);
+}
+
+/* ---- files ---------------------------------------------------------------------------------------------------------------- */
+
+static int write_whole(const char *path, const char *bytes, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+    if (!f) return -1;
+    int ok = fwrite(bytes, 1, n, f) == n && fflush(f) == 0 && fsync(fileno(f)) == 0;
+    int error = errno;
+    if (fclose(f) != 0 && ok) ok = 0, error = errno;
+    errno = error;
+    return ok ? 0 : -1;
+}
+
+int result_save_bytes(const char *path, const char *bytes, size_t n)
+{
+    cli_text beside = {0};
+    cli_text_format(&beside, "%s.%ld.new", path, (long)getpid());
+    int failed = write_whole(beside.data, bytes, n) != 0 || rename(beside.data, path) != 0;
+    if (failed) {
+        int error = errno;
+        unlink(beside.data);
+        cli_error("cannot save '%s': %s", path, strerror(error));
+    }
+    cli_text_free(&beside);
+    return failed ? CLI_CANNOT : CLI_GO;
+}
+
+static int save(const json_t *result, const char *path)
+{
+    char *bytes = json_dumps(result, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
+    int code = CLI_CANNOT;
+    if (bytes)
+        code = result_save_bytes(path, bytes, strlen(bytes));
+    else
+        cli_error("out of memory");
+    free(bytes);
+    return code;
+}
+
+static const char *what_is_wrong(const json_t *o)
+{
+    size_t i;
+    json_t *row, *runs = json_object_get(o, "runs"), *rows = json_object_get(o, "rows");
+    if (!json_is_string(json_object_get(o, "kind")) || !json_is_array(rows) || !json_is_array(runs)) return "no result of kvfold";
+    if (json_integer_value(json_object_get(o, "format")) != RESULT_FORMAT) return "a result in another format than 1";
+    json_array_foreach(rows, i,
+                       row) if (!json_is_string(json_object_get(row, "name")) ||
+                                !json_array_get(runs, (size_t)json_integer_value(json_object_get(
+                                                          row, "run")))) return "a result with a row that belongs to no run";
+    return NULL;
+}
+
+json_t *result_read(const char *path, int *code)
+{
+    cli_text t = {0};
+    json_error_t error;
+    *code = cli_read_file(path, &t);
+    if (*code != CLI_GO) return NULL;
+    json_t *o = json_loadb(t.data ? t.data : "", t.length, 0, &error);
+    cli_text_free(&t);
+    *code = CLI_DAMAGED;
+    if (!o) {
+        cli_error("'%s' is no JSON: line %d: %s", path, error.line, error.text);
+        return NULL;
+    }
+    if (strcmp(result_string(o, "kind"), "quality") == 0) result_from_quality(o);
+    const char *wrong = what_is_wrong(o);
+    if (!wrong) {
+        *code = CLI_GO;
+        return o;
+    }
+    cli_error("'%s' is %s", path, wrong);
+    json_decref(o);
+    return NULL;
+}
+
+/* ---- out ------------------------------------------------------------------------------------------------------------------ */
+
+static int print(json_t *result, const result_table *table, const result_settings *s)
+{
+    bool csv = s->csv || strcmp(s->form, "csv") == 0;
+    if (s->json || strcmp(s->form, "json") == 0) return cli_print_json(json_incref(result));
+    cli_text t = {0};
+    if (csv)
+        result_csv(result, &t);
+    else if (strcmp(s->form, "md") == 0)
+        result_markdown(result, table, &t);
+    else
+        result_text(result, table, &t);
+    int code = cli_write(t.data ? t.data : "", t.length);
+    cli_text_free(&t);
+    return code == CLI_GO ? CLI_DONE : code;
+}
+
+int result_out(json_t *result, const result_table *table, const result_settings *s)
+{
+    int saved = s->save ? save(result, s->save) : CLI_GO;
+    int code = print(result, table, s);
+    json_decref(result);
+    return saved == CLI_GO ? code : saved;
+}
+
+double result_real(const json_t *o, const char *key)
+{
+    return json_number_value(json_object_get(o, key));
+}
+
+const char *result_string(const json_t *o, const char *key)
+{
+    const char *text = json_string_value(json_object_get(o, key));
+    return text ? text : "";
+}

@@ -1,0 +1,91 @@
+/* SPDX-License-Identifier: MIT
+ * Results of measurements: one JSON object, whatever was measured, that says how it came about, can be printed in several forms,
+ * saved without ever losing an older one, and read again.
+ *
+ *   format 1, kind ("attend"), command, date, seeds, machine {}
+ *   runs[]  what stands beside each other: title, notes[], and its fields
+ *   rows[]  run (its number), name, and its fields
+ *   refused[]  sentences
+ */
+#ifndef KVFOLD_CLI_RESULT_H
+#define KVFOLD_CLI_RESULT_H
+
+#include "options.h"
+
+struct json_t;
+
+enum { RESULT_FORMAT = 1 };
+
+typedef struct result_settings {
+    bool json, csv;
+    const char *form; /* -o */
+    const char *save;
+} result_settings;
+
+#define RESULT_OPTIONS(S)                                                                                                        \
+    CLI_HEAD("what comes out"), CLI_SWITCH(CLI_ON, "--json", S, out.json, "one JSON object on stdout, samples included"),        \
+        CLI_SWITCH(CLI_ON, "--csv", S, out.csv, "comma-separated values, a line for each row"),                                  \
+        CLI_ONE_OF("-o --output", "FORM", S, out.form, "table md csv json", "table", NULL, "table, md (Markdown), csv or json"), \
+        CLI_WORD("--save", "FILE", S, out.save, "keep the JSON object in FILE; an older FILE stays until the new one is whole")
+
+typedef enum result_kind {
+    RESULT_TEXT,
+    RESULT_NUMBER,  /* `digits` after the point */
+    RESULT_PERCENT, /* of a share */
+    RESULT_MIB,     /* of bytes */
+    RESULT_TINY,    /* 1.2e-3 */
+    RESULT_RATIO,   /* ratio, ratio_low, ratio_high and verdict of a row, in words */
+    RESULT_CEILING, /* the lower one of ceiling and amdahl */
+} result_kind;
+
+typedef struct result_column {
+    const char *key, *head;
+    result_kind kind;
+    int digits;
+} result_column;
+
+/* The table of one kind of result; columns end with key NULL. `last`: what the columns mean, may be NULL. */
+typedef struct result_table {
+    const char *kind;
+    const result_column *column;
+    const char *last;
+} result_table;
+
+/* How this program was called, for `command`. Called once by main. */
+void result_command(int argc, char **argv);
+
+/* A result without runs and rows. */
+struct json_t *result_new(const char *kind);
+/* Adds a run; takes `run`, borrows the title. Returns its number, to be given to the rows. */
+int result_add_run(struct json_t *result, struct json_t *run, const char *title);
+void result_add_note(struct json_t *run, const char *format, ...) CLI_PRINTF(2, 3);
+void result_add_row(struct json_t *result, int run, struct json_t *row);
+void result_refuse(struct json_t *result, const char *sentence); /* once each */
+
+/* Saves, then prints as asked for, and drops the reference. CLI_DONE or CLI_CANNOT after a sentence. */
+int result_out(struct json_t *result, const result_table *table, const result_settings *s);
+
+/* Writes what is to be kept, whole or not at all: into a new file beside it, then renamed. CLI_GO, or CLI_CANNOT after a sentence. */
+int result_save_bytes(const char *path, const char *bytes, size_t n);
+
+/* Reads a saved result; NULL after a sentence, with the exit code in *code. */
+struct json_t *result_read(const char *path, int *code);
+
+/* Gives a result of kvfold quality runs and rows. result_read does it. */
+void result_from_quality(struct json_t *result);
+
+/* One cell as text. */
+void result_cell(const struct json_t *row, const result_column *c, char *text, size_t size);
+/* Appends the result as table, Markdown or CSV. */
+void result_text(const struct json_t *result, const result_table *table, cli_text *to);
+void result_markdown(const struct json_t *result, const result_table *table, cli_text *to);
+void result_csv(const struct json_t *result, cli_text *to);
+
+/* The table of a kind, NULL: unknown. The list is in result_tables.c. */
+const result_table *result_table_of(const char *kind);
+
+/* Shorthands that give 0 and "" for what is not there. */
+double result_real(const struct json_t *o, const char *key);
+const char *result_string(const struct json_t *o, const char *key);
+
+#endif

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT
+ * THE list of result kinds: which columns people see. A saved result has more fields. */
+#include "result.h"
+
+#include <string.h>
+
+static const result_column attend[] = {
+    {"name", "K/V", RESULT_TEXT, 0},
+    {"us_median", "us median", RESULT_NUMBER, 1},
+    {"us_min", "min", RESULT_NUMBER, 1},
+    {"us_max", "max", RESULT_NUMBER, 1},
+    {"noise", "noise", RESULT_PERCENT, 1},
+    {"bytes", "MiB read", RESULT_MIB, 2},
+    {"gb_per_s", "GB/s", RESULT_NUMBER, 1},
+    {"of_limit", "limit", RESULT_PERCENT, 0},
+    {"ratio", "times the speed of the baseline", RESULT_RATIO, 0},
+    {"ceiling", "ceiling", RESULT_CEILING, 0},
+    {"error", "error", RESULT_TINY, 0},
+    {"cpu", "set", RESULT_TEXT, 0},
+    {"wrong", "wrong", RESULT_TEXT, 0},
+    {0},
+};
+
+static const result_column ops[] = {
+    {"name", "operation", RESULT_TEXT, 0},
+    {"us_median", "us median", RESULT_NUMBER, 2},
+    {"us_min", "min", RESULT_NUMBER, 2},
+    {"us_max", "max", RESULT_NUMBER, 2},
+    {"noise", "noise", RESULT_PERCENT, 1},
+    {"noise_floor", "floor", RESULT_PERCENT, 1},
+    {"ns_per_value", "ns a value", RESULT_NUMBER, 3},
+    {"gb_per_s", "GB/s", RESULT_NUMBER, 1},
+    {"ratio", "times the speed of its plain form", RESULT_RATIO, 0},
+    {"ceiling", "ceiling", RESULT_CEILING, 0},
+    {"error", "error", RESULT_TINY, 0},
+    {"wrong", "wrong", RESULT_TEXT, 0},
+    {0},
+};
+
+static const result_column e2e[] = {
+    {"name", "arm", RESULT_TEXT, 0},
+    {"tokens_per_s", "tokens/s", RESULT_NUMBER, 1},
+    {"tokens_per_s_min", "min", RESULT_NUMBER, 1},
+    {"tokens_per_s_max", "max", RESULT_NUMBER, 1},
+    {"noise", "noise", RESULT_PERCENT, 1},
+    {"ratio", "times the speed of the baseline", RESULT_RATIO, 0},
+    {"ceiling", "ceiling", RESULT_CEILING, 0},
+    {"first_ms", "first ms", RESULT_NUMBER, 0},
+    {"accounted", "cache MiB", RESULT_MIB, 1},
+    {"host", "host", RESULT_MIB, 1},
+    {"anonymous", "anonymous", RESULT_MIB, 1},
+    {"allocated", "allocated", RESULT_MIB, 1},
+    {"peak", "peak", RESULT_MIB, 1},
+    {"memory_verdict", "peak against the baseline", RESULT_TEXT, 0},
+    {"text_verdict", "text", RESULT_TEXT, 0},
+    {"wrong", "WRONG", RESULT_TEXT, 0},
+    {0},
+};
+
+static const result_column compare[] = {
+    {"name", "row", RESULT_TEXT, 0},       {"ratio_a", "A", RESULT_NUMBER, 3},
+    {"ratio_b", "B", RESULT_NUMBER, 3},    {"ratio", "B over A", RESULT_RATIO, 0},
+    {"us_a", "us in A", RESULT_NUMBER, 1}, {"us_b", "us in B", RESULT_NUMBER, 1},
+    {"phase", "phase", RESULT_TEXT, 0},    {0},
+};
+
+static const result_column quality[] = {
+    {"name", "K/V", RESULT_TEXT, 0},
+    {"bits_code", "bits", RESULT_NUMBER, 2},
+    {"bits_per_value", "all-in", RESULT_NUMBER, 2},
+    {"kld_mean", "KLD mean", RESULT_TINY, 0},
+    {"kld_error", "+-", RESULT_TINY, 0},
+    {"kld_median", "median", RESULT_TINY, 0},
+    {"kld_p99", "99 %", RESULT_TINY, 0},
+    {"kld_max", "max", RESULT_TINY, 0},
+    {"ppl", "PPL", RESULT_NUMBER, 3},
+    {"ppl_ratio", "PPL ratio", RESULT_NUMBER, 4},
+    {"same_top", "same top", RESULT_PERCENT, 1},
+    {"floor", "", RESULT_TEXT, 0},
+    {0},
+};
+
+static const result_column sensitivity[] = {
+    {"name", "side", RESULT_TEXT, 0}, {"layer", "layer", RESULT_NUMBER, 0}, {"kld_mean", "KLD mean", RESULT_TINY, 0}, {0}};
+
+static const result_column needle[] = {{"name", "K/V", RESULT_TEXT, 0},
+                                       {"context", "tokens", RESULT_NUMBER, 0},
+                                       {"position", "position", RESULT_PERCENT, 0},
+                                       {"found", "found", RESULT_PERCENT, 0},
+                                       {0}};
+
+static const result_table tables[] = {
+    {"quality", quality,
+     "KLD: divergence of the next-token distribution from libllama's f16 cache. all-in: window, sink and tables too."},
+    {"sensitivity", sensitivity, NULL},
+    {"needle", needle, NULL},
+    {"attend", attend,
+     "limit: bytes of K and V over time, as a share of what memory gives. ceiling: the speed-up if only memory limited. error: "
+     "against\n"
+     "double precision over the keys and values that the row really holds. Ratios outside of one run mean nothing."},
+    {"ops", ops,
+     "Each operation on one thread beside a plain C loop, or beside what a cache without codes does (f16 rows). ceiling: the "
+     "speed-up\n"
+     "if only memory limited. error: of the result, relative to the plain form or to what was encoded."},
+    {"e2e", e2e,
+     "Each arm is a process of its own. ceiling: Amdahl, if attention to the history took no time; memory, if weights and cache "
+     "were\n"
+     "read at the speed of memory. cache and host: as counted; anonymous, allocated, peak (with weights): of the process, "
+     "measured."},
+    {"compare", compare,
+     "A and B: speed over the baseline of the same run; only these can be compared. Times of different runs stand there for "
+     "information."},
+};
+
+const result_table *result_table_of(const char *kind)
+{
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++)
+        if (strcmp(tables[i].kind, kind) == 0) return &tables[i];
+    return NULL;
+}

@@ -1,0 +1,84 @@
+/* SPDX-License-Identifier: MIT
+ * A trial as JSON: the fields that every saved result has. */
+#include "cli.h"
+#include "trial.h"
+
+#include <jansson.h>
+
+static void put(json_t *o, const char *key, double x)
+{
+    json_object_set_new(o, key, cli_json_real(x));
+}
+
+static void put_known(json_t *o, const char *key, double x)
+{
+    json_object_set_new(o, key, x > 0 ? cli_json_real(x) : json_null());
+}
+
+static json_t *samples_json(const trial *t, int i)
+{
+    json_t *list = json_array();
+    for (int s = 0; s < t->rounds.rounds; s++) json_array_append_new(list, cli_json_real(t->us[i * t->samples + s]));
+    return list;
+}
+
+static const char *verdict(const trial *t, int i)
+{
+    if (i == t->baseline) return "baseline";
+    if (t->rounds.rounds < MEASURE_SAMPLES_MIN) return "too few samples";
+    if (!t->row[i].ratio.distinguishable) return "not distinguishable";
+    return t->row[i].ratio.ratio > 1 ? "faster" : "slower";
+}
+
+json_t *trial_row_json(const trial *t, int i)
+{
+    char doubts[TRIAL_DOUBTS];
+    const trial_row *r = &t->row[i];
+    double limit = trial_read_rate(t), rate = trial_rate(r);
+    json_t *o = json_object();
+    json_object_set_new(o, "name", json_string(r->name));
+    put(o, "us_median", r->time.median);
+    put(o, "us_min", r->time.min);
+    put(o, "us_max", r->time.max);
+    json_object_set_new(o, "samples", json_integer(t->rounds.rounds));
+    json_object_set_new(o, "calls", json_integer(r->arm.calls));
+    put(o, "noise", r->time.noise);
+    json_object_set_new(o, "bytes", json_integer((json_int_t)r->bytes));
+    put_known(o, "gb_per_s", rate);
+    put_known(o, "of_limit", limit > 0 ? rate / limit : 0);
+    json_object_set_new(o, "base", json_string(t->row[t->baseline].name));
+    put(o, "ratio", r->ratio.ratio);
+    put(o, "ratio_low", r->ratio.low);
+    put(o, "ratio_high", r->ratio.high);
+    put_known(o, "ceiling", r->ceiling);
+    put_known(o, "amdahl", r->amdahl);
+    json_object_set_new(o, "verdict", json_string(verdict(t, i)));
+    json_object_set_new(o, "distinguishable",
+                        json_boolean(i != t->baseline && t->rounds.rounds >= MEASURE_SAMPLES_MIN && r->ratio.distinguishable));
+    json_object_set_new(o, "doubts", json_string(trial_doubts(t, i, doubts)));
+    json_object_set_new(o, "us", samples_json(t, i));
+    return o;
+}
+
+json_t *trial_json(const trial *t)
+{
+    json_t *o = json_object(), *self = json_object(), *load = json_object();
+    json_object_set_new(self, "name", json_string(t->row[t->repeated].name));
+    put(self, "ratio", t->against_itself.ratio);
+    put(self, "low", t->against_itself.low);
+    put(self, "high", t->against_itself.high);
+    json_object_set_new(load, "repeated", json_integer(t->rounds.repeated));
+    json_object_set_new(load, "marked", json_integer(t->rounds.marked));
+    json_object_set_new(load, "slow", json_integer(t->rounds.slow));
+    put(load, "worst_share", t->rounds.worst);
+    put_known(load, "mhz_min", t->rounds.mhz_min);
+    put_known(load, "mhz_max", t->rounds.mhz_max);
+    json_object_set_new(o, "threads", json_integer(t->threads));
+    json_object_set_new(o, "baseline", json_string(t->row[t->baseline].name));
+    json_object_set_new(o, "against_itself", self);
+    put(o, "noise_floor", t->floor);
+    put_known(o, "read_gb_per_s", trial_read_rate(t));
+    put_known(o, "read_gb_per_s_best", t->read.min > 0 ? t->read_bytes / t->read.min * 1e-3 : 0);
+    json_object_set_new(o, "other_load", load);
+    return o;
+}

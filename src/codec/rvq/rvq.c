@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT
+ * rvq: residual quantisation in two scalar stages: the Lloyd-Max codebook of turbo, then a second one for what is left of each
+ * coordinate. A code is the first stage's in its low bits and the second's above; with 3 bits (2 + 1) those are the two planes of
+ * the record, so that the finer plane can be left unread. Decoding needs no second lookup: the table holds the sums.
+ *
+ * tuned=fit: the second codebook is the optimum for the residual as it is. tuned=paper: as an earlier implementation had it, for a
+ * Laplace density of deviation (sqrt(3 pi) / 2) 4^-bits, which is a bound of the residual's variance; kept to compare with. */
+#include "codec/shared/stages.h"
+
+#include "base/text.h"
+#include "codec/shared/codebook.h"
+#include "codec/shared/table.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { STAGE_BITS = 4 };
+
+static int parse_stages(const kvf_spec *spec, int32_t *first, char *error, size_t size)
+{
+    const char *stages = kvfi_spec_get(spec, "stages", NULL);
+    if (spec->bits < 2 || spec->bits > 2 * STAGE_BITS) {
+        kvfi_sentence(error, size, "codec 'rvq' has 2 to 8 bits in two stages: rvq2 rvq3 rvq4 rvq5 rvq6 rvq7 rvq8");
+        return KVF_E_SPEC;
+    }
+    *first = (spec->bits + 1) / 2;
+    if (!stages) return KVF_OK;
+    *first = stages[0] - '0';
+    if (strlen(stages) == 3 && stages[1] == '+' && *first >= 1 && *first <= STAGE_BITS && stages[2] >= '1' &&
+        stages[2] <= '0' + STAGE_BITS && *first + stages[2] - '0' == spec->bits)
+        return KVF_OK;
+    kvfi_sentence(error, size, "codec 'rvq%d': stages is '%s', but must be two numbers of 1 to %d bits that sum to %d, as %d+%d",
+                  (int)spec->bits, stages, STAGE_BITS, (int)spec->bits, (int)(spec->bits + 1) / 2, (int)spec->bits / 2);
+    return KVF_E_SPEC;
+}
+
+static int parse_tuned(const kvf_spec *spec, int *earlier, char *error, size_t size)
+{
+    const char *tuned = kvfi_spec_get(spec, "tuned", "fit");
+    *earlier = !strcmp(tuned, "paper");
+    if (*earlier || !strcmp(tuned, "fit")) return KVF_OK;
+    kvfi_sentence(error, size, "codec 'rvq': tuned is '%s', but may be 'fit' or 'paper'", tuned);
+    return KVF_E_SPEC;
+}
+
+static void second_levels(int32_t bits, int32_t dim, const double *levels, int32_t second_bits, int earlier, double *second)
+{
+    if (!earlier) {
+        kvfi_lloyd_max_residual(bits, dim, levels, second_bits, second);
+        return;
+    }
+    const double deviation = 1.5349900619197327 / (double)(1 << 2 * bits); /* sqrt(3 pi) / 2 */
+    kvfi_laplace_max(second_bits, 8, second);
+    for (int32_t i = 0; i < 1 << (second_bits - 1); i++)
+        second[i] *= deviation * 0.70710678118654752; /* parameter of the density */
+}
+
+/* Entry of half a symmetric stage, in units. */
+static int16_t entry_of(const double *levels, int32_t bits, int32_t code, double unit)
+{
+    const int32_t half = 1 << (bits - 1);
+    const double level = code < half ? -levels[half - 1 - code] : levels[code - half];
+    return (int16_t)floor(level / unit + 0.5);
+}
+
+static void make_table(kvf_part *part, int32_t first, int earlier)
+{
+    double levels[8], second[8];
+    const int32_t rest = part->bits - first, dim = part->dim < 2 ? 2 : part->dim;
+    kvfi_lloyd_max(first, dim, levels);
+    second_levels(first, dim, levels, rest, earlier, second);
+    const double unit = (levels[(1 << first) / 2 - 1] + second[(1 << rest) / 2 - 1]) / (kvfi_table_top(part->bits) - 0.5);
+    part->unit = (float)unit;
+    part->stage = first;
+    for (int32_t code = 0; code < 1 << part->bits; code++)
+        part->table[code] =
+            (int16_t)(entry_of(levels, first, code & ((1 << first) - 1), unit) + entry_of(second, rest, code >> first, unit));
+}
+
+static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+{
+    static const char *const options[] = {KVFI_STAGE_OPTIONS, "norm", "stages", "tuned", NULL};
+    int32_t first;
+    int earlier;
+    (void)side; /* part->side */
+    int rc = parse_stages(spec, &first, error, size);
+    if (!rc) rc = kvfi_spec_only(spec, options, error, size);
+    if (!rc) rc = parse_tuned(spec, &earlier, error, size);
+    if (!rc) rc = kvfi_spec_stages(spec, "h1", "prompt", dim, part, error, size);
+    if (!rc) rc = kvfi_spec_norm(spec, part, error, size);
+    if (rc) return rc;
+    part->kind = KVF_KIND_TABLE;
+    part->bits = spec->bits;
+    part->t_group = 1;
+    kvfi_part_layout(part, dim);
+    make_table(part, first, earlier);
+    snprintf(part->canonical, sizeof part->canonical, "rvq%d:norm=n%d,stages=%d+%d,tuned=%s,", (int)part->bits, (int)part->norm,
+             (int)first, (int)(part->bits - first), earlier ? "paper" : "fit");
+    kvfi_stages_canonical(part);
+    return KVF_OK;
+}
+
+/* The two stages, taken apart again: the sum over both signs of the second is twice the first. */
+typedef struct stages {
+    int32_t bits, rest;
+    int16_t first[1 << STAGE_BITS], second[1 << STAGE_BITS];
+} stages;
+
+static stages split(const kvf_part *part)
+{
+    stages s = {.bits = part->stage, .rest = part->bits - part->stage};
+    const int32_t last = (1 << s.rest) - 1;
+    for (int32_t i = 0; i < 1 << s.bits; i++) s.first[i] = (int16_t)((part->table[i] + part->table[i | last << s.bits]) / 2);
+    for (int32_t i = 0; i <= last; i++) s.second[i] = (int16_t)(part->table[i << s.bits] - s.first[0]);
+    return s;
+}
+
+static float encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded)
+{
+    const stages s = split(part);
+    const float rms = sqrtf(kvfi_dot16(x, x, part->dim) / (float)part->dim), unit = rms * part->unit;
+    const float inverse = unit > 0.0f ? 1.0f / unit : 0.0f;
+    for (int32_t d = 0; d < part->dim; d++) {
+        const float y = x[d] * inverse;
+        const int32_t first = kvfi_table_nearest(s.first, s.bits, y);
+        const int32_t second = kvfi_table_nearest(s.second, s.rest, y - (float)s.first[first]);
+        codes[d] = (uint8_t)(first | second << s.bits);
+        decoded[d] = (float)part->table[codes[d]] * part->unit;
+    }
+    return rms;
+}
+
+static void encode(const kvf_part *part, float *x, void *record)
+{
+    kvfi_encode_tokens(part, x, record, encode_token);
+}
+
+const kvf_codec kvfi_codec_rvq = {
+    .name = "rvq",
+    .summary = "2 to 8 bits in two Lloyd-Max stages, the second for what the first leaves",
+    .examples = "rvq2 rvq3 rvq4 rvq3:stages=1+2 rvq2:tuned=paper rvq4:tuned=paper rvq6",
+    .sides = 1u << KVF_K | 1u << KVF_V,
+    .setup = setup,
+    .encode = encode,
+};

@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# quality: what it refuses, that it is exact where it must be, and what it saves. On a small context: no codec is judged here.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+text=$work/text
+python3 - >"$text" <<'END'
+for i in range(120):
+    print(f"On day {i} the ferry left the quay at {i % 12 + 1} o'clock, and {i * 7 % 40} people stood at the rail to watch the town go.")
+END
+base=(quality -m "$smollm2" -t 1)
+
+refuses quality_no_model 1 "-m FILE is missing" quality -f "$text"
+refuses quality_no_text 1 "-f TEXT is missing" quality -m "$smollm2"
+refuses quality_option 1 "'--ctx'.*nearest" quality --ctx 5
+refuses quality_slice 1 "--slice: '5' is not of the form FIRST:BYTES" "${base[@]}" -f "$text" --slice 5
+refuses quality_codec 1 "'nosuch' does not exist" "${base[@]}" -f "$text" --kv f16/f16,nosuch/f16
+refuses quality_host_type 1 "'llama-q9'.*llama-TYPE" "${base[@]}" -f "$text" --kv llama-q9
+refuses quality_host_pair 1 "'llama-q8_0/x'.*llama-TYPE" "${base[@]}" -f "$text" --kv llama-q8_0/x
+refuses quality_arm_option 1 "'sink=65'" "${base[@]}" -f "$text" --kv f16,sink=65
+refuses quality_no_arms_file 2 "cannot read '$work/none'" "${base[@]}" -f "$text" --arms "$work/none"
+printf '# nothing\n\n' >"$work/arms"
+refuses quality_empty_arms_file 1 "names no arm" "${base[@]}" -f "$text" --arms "$work/arms"
+refuses quality_missing_text 2 "cannot read '$work/none'" "${base[@]}" -f "$work/none"
+: >"$work/empty"
+refuses quality_empty_text 2 "'$work/empty' is empty" "${base[@]}" -f "$work/empty"
+printf 'some text \377 more' >"$work/bytes"
+refuses quality_not_utf8 3 "'$work/bytes' is no UTF-8 text: byte 10 is 0xFF" "${base[@]}" -f "$work/bytes"
+printf 'some text \0 more' >"$work/bytes"
+refuses quality_zero_byte 3 "byte 10 is 0x00" "${base[@]}" -f "$work/bytes"
+refuses quality_slice_beyond 2 "fewer than the 100000 that the slice needs" "${base[@]}" -f "$text" --slice 0:100000
+refuses quality_save_nowhere 2 "cannot save '$work/none/x'" "${base[@]}" -f "$text" --save "$work/none/x"
+refuses quality_save_folder 2 "it is a directory" "${base[@]}" -f "$text" --save "$work"
+
+if [ -z "$smollm2" ]; then
+    skip quality_with_a_model
+    finish
+fi
+
+refuses quality_short_text 2 "has [0-9]+ tokens, fewer than the context of 8000" "${base[@]}" -f "$text" -c 8000
+# The texts of our own fill a context of 2,048.
+for language in german chinese program; do
+    refuses "quality_text_$language" 2 "has 2[0-9]{3} tokens" "${base[@]}" -f "$source_dir/tests/text/$language.txt" -c 8000
+done
+refuses quality_many_chunks 2 "enough for [0-9]+ chunks of 512, and --chunks asks for 99" "${base[@]}" -f "$text" -c 512 --chunks 99
+refuses quality_score 1 "--score 320: a chunk of 320 tokens .* 1 to 319" "${base[@]}" -f "$text" -c 320 --score 320
+
+printf 'f16 # exact\n\n# all of them\nq8_0/q8_0\n' >"$work/arms"
+kv "${base[@]}" -f "$text" -c 128 --score 16 --floor 0 --kv f16/f16 --kv-layer 99=q8_0 --json
+holds quality_layer_code test "$rc" -eq 1
+kv "${base[@]}" -f "$text" -c 128 --score 16 --floor 0 --kv "llama-q4_0" --arms "$work/arms" -o csv
+holds quality_csv test "$rc" -eq 0 -a "$(wc -l <"$work/out")" -eq 4
+holds quality_csv_columns test "$(awk -F, '{print NF}' "$work/out" | sort -u)" = 22
+succeeds quality_markdown "${base[@]}" -f "$text" -c 128 --score 16 --floor 0 --kv kivi4/kivi4,window=0 -o md
+holds quality_markdown_row grep -q "^| kivi4/kivi4,window=0 | 4/0 | 5.000 |" "$work/out"
+holds quality_no_floor sh -c '! grep -q "at the floor" "$0"' "$work/out"
+succeeds quality_table "${base[@]}" -f "$text" -c 128 --score 16 --floor 0 --kv kivi4/kivi4,window=0
+holds quality_table_row grep -q "^kivi4/kivi4,window=0 *4/0 *5.000 " "$work/out"
+holds quality_table_r_0 grep -q "0 to 63 of the newest tokens are exact" "$work/out"
+holds quality_table_worst grep -q "likeliest '" "$work/out"
+
+# 64 tokens: nothing is coded, which is said.
+succeeds quality_nothing_coded "${base[@]}" -f "$text" -c 64 --score 8 --floor 0 --kv uni4/uni4 --json
+holds quality_nothing_coded_said grep -q "too few for a packed block" "$work/err"
+
+# A full disk: the old result stays, the new one is on stdout.
+echo old >"$work/kept"
+(trap "" XFSZ && ulimit -f 1 && exec "$kvfold" "${base[@]}" -f "$text" -c 128 --score 16 --floor 0 --kv kivi2/kivi2 --save "$work/kept" --csv) >"$work/out" 2>"$work/err"
+rc=$?
+holds quality_full_code test "$rc" -eq 2
+holds quality_full_said grep -q "cannot save '$work/kept': .*nothing that was there is lost" "$work/err"
+holds quality_full_keeps_the_old grep -qx old "$work/kept"
+holds quality_full_leaves_no_piece test "$(ls "$work"/kept* | wc -l)" -eq 1
+holds quality_full_still_prints grep -q "^kivi2/kivi2," "$work/out"
+
+# Ctrl-C: what is finished is printed and marked; exit code 0.
+"$kvfold" "${base[@]}" -f "$text" -c 1024 --kv uni4/uni4 --json >"$work/out" 2>"$work/err" &
+pid=$!
+for _ in $(seq 600); do
+    grep -q "^kvfold: quality" "$work/err" && break
+    sleep 0.1
+done
+kill -INT "$pid"
+wait "$pid"
+rc=$?
+holds quality_interrupted_code test "$rc" -eq 0
+json quality_interrupted 'o["interrupted"] is True and all(not a["complete"] for a in o["arms"]) and len({a["positions"] for a in o["arms"]}) == 1'
+
+finish

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# quality: identity is exactly 0, chunks and passes leave no trace on each other, the figures of an arm belong together.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+text=$work/text
+python3 - >"$text" <<'END'
+for i in range(120):
+    print(f"On day {i} the ferry left the quay at {i % 12 + 1} o'clock, and {i * 7 % 40} people stood at the rail to watch the town go.")
+END
+base=(quality -m "$smollm2" -t 1)
+if [ -z "$smollm2" ]; then
+    skip quality_with_a_model
+    finish
+fi
+
+# Two chunks of the same text must give the same figures: nothing of the first is left in any cache.
+succeeds quality_run "${base[@]}" -f "$text" -f "$text" -c 192 --score 48 --kv "llama-f16,f16,kivi4/kivi4,sink=0,window=0,llama-q8_0/q4_0" --json --save "$work/saved"
+cp "$work/out" "$work/first"
+json quality_names '[a["name"] for a in o["arms"]] == ["llama-f16", "f16", "kivi4/kivi4,sink=0,window=0", "llama-q8_0/q4_0"]'
+json quality_provenance 'o["kind"] == "quality" and "--score 48" in o["command"] and o["seed"] == 1 and all(o["machine"][k] for k in ("processor", "kvfold", "build", "libllama"))'
+json quality_positions 'all(a["positions"] == 96 and a["complete"] for a in o["arms"]) and o["interrupted"] is False'
+json quality_identity 'o["arms"][0]["kld"]["mean"] == 0 == o["arms"][0]["kld"]["max"] and o["arms"][0]["same_top"]["mean"] == 1 == o["arms"][0]["ppl_ratio"]["mean"] and o["arms"][0]["worst"] == []'
+json quality_bits '[(a["bits_code"], a.get("sink"), a.get("window")) for a in o["arms"]] == [(16, None, None), (16, 4, 64), (5, 0, 0), (6.5, None, None)]'
+json quality_all_in 'o["arms"][2]["bits_per_value"] > 5 and o["arms"][3]["bits_per_value"] == 6.5'
+json quality_coded 'o["arms"][2]["tokens_coded"] == 192 and o["arms"][1]["tokens_coded"] == 124'
+json quality_ordered 'all(k["median"] <= k["p99"] <= k["p99_9"] <= k["max"] for k in (a["kld"] for a in o["arms"]))'
+json quality_chunks_alike 'all(a["texts"][0]["kld"] == a["texts"][1]["kld"] for a in o["arms"])'
+json quality_depth '[(d["from"], d["to"]) for d in o["arms"][1]["depth"]] == [(143, 154), (155, 166), (167, 178), (179, 190)] and sum(d["positions"] for d in o["arms"][1]["depth"]) == 96'
+json quality_worst 'all(len(a["worst"]) == 3 and a["worst"][0]["kld"] == a["kld"]["max"] and len(a["worst"][0]["text"]) > 20 for a in o["arms"][1:])'
+# Weights are quantised: an exact cache reads what the floor reads, a lossy one without a window reads more.
+json quality_floor 'o["floor"]["kld"]["mean"] > 1e-4 and [a["at_floor"] for a in o["arms"][:3]] == [True, True, False]'
+json quality_prefill 'o["ordinary_prefill"]["batch"] == 256 and abs(o["ordinary_prefill"]["ppl"]["mean"] / o["reference"]["ppl"]["mean"] - 1) < 0.05'
+holds quality_saved_is_the_same cmp "$work/saved" "$work/first"
+
+# In two passes, the same figures as in one.
+one=("${base[@]}" -f "$text" -c 128 --score 32 --floor 0 --kv "f16,kivi4/kivi4,window=0" --json)
+succeeds quality_one_pass "${one[@]}"
+cp "$work/out" "$work/first"
+succeeds quality_two_passes "${one[@]}" --resident 1
+json quality_passes_alike 'o["passes"] == 2 and [a["kld"] for a in o["arms"]] == [a["kld"] for a in json.load(open("'"$work/first"'"))["arms"]]'
+
+# On f32 weights the floor is far below any codec, and an exact cache is exact to rounding.
+wide=$(ls "${KVFOLD_MODELS:-/nonexistent}"/*smollm2*f32*.gguf 2>/dev/null | head -1)
+if [ -n "$wide" ]; then
+    succeeds quality_f32 quality -m "$wide" -t 1 -f "$text" -c 192 --score 64 --floor 0 --kv llama-f16,f16,kivi4/kivi4 --json
+    json quality_f32_identity 'o["arms"][0]["kld"]["max"] == 0 and 0 < o["arms"][1]["kld"]["mean"] < 1e-5'
+    json quality_f32_coded 'o["arms"][2]["kld"]["mean"] > 10 * o["arms"][1]["kld"]["mean"]'
+else
+    skip quality_f32
+fi
+
+finish
