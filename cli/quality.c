@@ -40,6 +40,9 @@ static const cli_option options[] = {
           "rows of a batch of the floor arm, the f16 cache filled by other batches: what it reads is arithmetic, not cache; 0: "
           "none"),
 
+    SWITCH(CLI_ON, "--generate", generate,
+           "also let the model write with each cache: free text against the reference's, planted facts, sums, JSON"),
+
     CLI_HEAD("how"),
     COUNT("-t --threads", threads, 0, 256, "0", "threads; 0: as many as there are, half above four"),
     COUNT("-ngl --gpu-layers --n-gpu-layers", gpu_layers, -1, 4096, "0",
@@ -162,6 +165,7 @@ static int measure(quality_run *run, quality_settings *set, cli_text *raw)
     quality_arm_plain(&run->prefill, "ordinary prefill", QUALITY_PREFILL);
     quality_arm_plain(&run->floor, "floor", (int32_t)set->floor);
     code = quality_run_all(run);
+    if (code == CLI_GO && set->generate && !cli_interrupted()) quality_generate(run);
     return code == CLI_GO ? finish(run) : code;
 }
 
@@ -174,6 +178,7 @@ static void free_run(quality_run *run)
     quality_input_free(&run->in);
     session_close(run->s);
     free(run->arm);
+    free(run->answer);
 }
 
 int cmd_quality(int argc, char **argv)

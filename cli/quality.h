@@ -27,7 +27,7 @@ typedef struct quality_settings {
     const char *model, *list, *arms_file, *slice, *save, *format;
     cli_list files;
     int64_t context, score, chunks, threads, seed, worst, resident, gpu_layers, floor;
-    bool json, csv, verbose, seal_each;
+    bool json, csv, verbose, seal_each, generate;
     kv_settings kv; /* the same for all our arms */
 } quality_settings;
 
@@ -60,6 +60,33 @@ int quality_read(quality_input *in, cli_text *raw, const quality_settings *set);
 int quality_tokenize(quality_input *in, const cli_text *raw, const struct llama_vocab *vocab, const quality_settings *set);
 void quality_input_free(quality_input *in);
 
+/* ---- quality_generate.c: what is written with a cache ----------------------------------------------------------------------- */
+
+typedef enum quality_check {
+    QUALITY_GREEDY,
+    QUALITY_RECALL,
+    QUALITY_ARITHMETIC,
+    QUALITY_STRUCTURE,
+    QUALITY_CHECKS
+} quality_check;
+extern const char *const quality_check_name[QUALITY_CHECKS], *const quality_check_key[QUALITY_CHECKS];
+
+/* Is a written text the answer? Of facts and sums: it begins with it, and a number ends where the answer's does. Of structure: it
+ * begins with a JSON value equal to the answer's. */
+bool quality_right(quality_check kind, const char *text, const char *answer);
+
+typedef struct quality_generation {
+    bool done; /* all questions were asked */
+    int asked[QUALITY_CHECKS], passed[QUALITY_CHECKS];
+    int32_t same_tokens, tokens; /* of free text: as the reference's, from its start; of the reference */
+} quality_generation;
+
+/* The reference's free text. */
+typedef struct quality_answer {
+    llama_token token[64];
+    int32_t n;
+} quality_answer;
+
 /* ---- quality_arm.c: a cache ------------------------------------------------------------------------------------------------ */
 
 typedef struct quality_arm {
@@ -76,6 +103,7 @@ typedef struct quality_arm {
     int64_t body;         /* tokens in packed blocks at the end of a chunk; of libllama's: all */
     quality_point *point; /* [n_points], in the order of the text */
     int64_t n_points;
+    quality_generation generation;
 } quality_arm;
 
 /* Arms as the options name them, in their order. Never the reference. CLI_GO, or an exit code after a sentence. */
@@ -92,6 +120,10 @@ bool quality_arm_clear(quality_arm *arm);
 /* Decodes the batch that begins at `at`, when it is not decoded yet, with logits for positions from `first` on. False when it
  * failed or was interrupted. */
 bool quality_arm_feed(quality_arm *arm, const llama_token *token, int32_t at, int32_t n, int32_t first);
+/* The same for one token after those that it holds. */
+bool quality_arm_feed_one(quality_arm *arm, llama_token token, int32_t pos);
+/* Forgets tokens from `pos` on. False when this cache cannot: clear it then. */
+bool quality_arm_cut(quality_arm *arm, int32_t pos);
 const float *quality_arm_logits(quality_arm *arm, int32_t pos);
 /* Notes what the cache that is now full takes. */
 void quality_arm_count(quality_arm *arm);
@@ -107,7 +139,8 @@ typedef struct quality_run {
     quality_arm floor;     /* the same cache, filled by batches of set->floor rows: how far arithmetic alone moves the result */
     quality_arm *arm;      /* [n_arms] */
     int n_arms;
-    int groups; /* passes over the text */
+    quality_answer *answer; /* of the reference, one a question; NULL without --generate */
+    int groups;             /* passes over the text */
     bool interrupted;
     cli_text command;
     time_t started;
@@ -116,6 +149,8 @@ typedef struct quality_run {
 
 /* Runs all arms. CLI_GO (also when interrupted, or when single arms failed) or an exit code after a sentence. */
 int quality_run_all(quality_run *run);
+/* Asks all arms that could run, after that. */
+void quality_generate(quality_run *run);
 /* Chunk and position of a point. */
 void quality_place(const quality_run *run, int64_t point, int *chunk, int32_t *pos);
 

@@ -225,7 +225,7 @@ static int decode(quality_arm *arm, const llama_token *token, int32_t at, int32_
 {
     struct llama_batch b = llama_batch_init(n, 0, 1);
     for (int32_t i = 0; i < n; i++) {
-        b.token[i] = token[at + i];
+        b.token[i] = token[i];
         b.pos[i] = at + i;
         b.n_seq_id[i] = 1;
         b.seq_id[i][0] = 0;
@@ -237,11 +237,9 @@ static int decode(quality_arm *arm, const llama_token *token, int32_t at, int32_
     return rc;
 }
 
-bool quality_arm_feed(quality_arm *arm, const llama_token *token, int32_t at, int32_t n, int32_t first)
+static bool feed(quality_arm *arm, const llama_token *token, int32_t at, int32_t rows, int32_t first)
 {
-    if (arm->fed > 0 && at < arm->at + arm->fed) return true; /* a larger batch holds it already */
     char sentence[128];
-    int32_t rows = n - at < arm->rows ? n - at : arm->rows;
     int rc = decode(arm, token, at, rows, first);
     arm->at = at;
     arm->fed = rows;
@@ -249,6 +247,24 @@ bool quality_arm_feed(quality_arm *arm, const llama_token *token, int32_t at, in
     if (cli_interrupted()) return false;
     snprintf(sentence, sizeof sentence, "libllama's decode of %d tokens at %d gives %d", rows, at, rc);
     return failed(arm, arm->fold ? kvf_llama_error(arm->fold) : sentence);
+}
+
+bool quality_arm_feed(quality_arm *arm, const llama_token *token, int32_t at, int32_t n, int32_t first)
+{
+    if (arm->fed > 0 && at < arm->at + arm->fed) return true; /* a larger batch holds it already */
+    return feed(arm, token + at, at, n - at < arm->rows ? n - at : arm->rows, first);
+}
+
+bool quality_arm_feed_one(quality_arm *arm, llama_token token, int32_t pos)
+{
+    return feed(arm, &token, pos, 1, pos);
+}
+
+bool quality_arm_cut(quality_arm *arm, int32_t pos)
+{
+    arm->fed = 0;
+    if (arm->fold) return kvf_llama_seq_rm(arm->fold, 0, pos, -1) == KVF_OK;
+    return llama_memory_seq_rm(llama_get_memory(arm->ctx), 0, pos, -1);
 }
 
 const float *quality_arm_logits(quality_arm *arm, int32_t pos)

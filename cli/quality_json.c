@@ -124,6 +124,14 @@ static void add_numbers(const quality_run *run, const quality_arm *arm, json_t *
                                       real(r.above_floor.high)));
 }
 
+static json_t *generation_object(const quality_generation *g)
+{
+    json_t *o = json_pack("{s:i, s:i}", "same_tokens", (int)g->same_tokens, "tokens", (int)g->tokens);
+    for (int i = 0; i < QUALITY_CHECKS; i++)
+        json_object_set_new(o, quality_check_key[i], json_pack("{s:i, s:i}", "passed", g->passed[i], "asked", g->asked[i]));
+    return o;
+}
+
 /* complete: all positions of all chunks; false when interrupted or failed. */
 static json_t *arm_object(const quality_run *run, const quality_arm *arm)
 {
@@ -144,6 +152,7 @@ static json_t *arm_object(const quality_run *run, const quality_arm *arm)
     json_object_set_new(o, "tokens_coded", json_integer(arm->body));
     if (arm->failure[0]) json_object_set_new(o, "failure", cli_json_text(arm->failure));
     if (arm->n_points > 0) add_numbers(run, arm, o);
+    if (arm->generation.done) json_object_set_new(o, "generation", generation_object(&arm->generation));
     return o;
 }
 

@@ -185,6 +185,28 @@ static void print_worst(const quality_run *run, const quality_result *result)
     }
 }
 
+static void print_generation(const quality_arm *arm, int width)
+{
+    const quality_generation *g = &arm->generation;
+    if (!g->done) return;
+    printf("%-*s %6d of %-4d", width, arm->name, g->same_tokens, g->tokens);
+    for (int i = 0; i < QUALITY_CHECKS; i++) printf(" %8d of %-3d", g->passed[i], g->asked[i]);
+    printf("\n");
+}
+
+static void print_generations(const quality_run *run, int width)
+{
+    if (!run->answer) return;
+    printf("\nwritten greedily: tokens as the reference's from the start, then answers that are right; what the reference gets "
+           "wrong "
+           "is the model's\n%-*s %14s",
+           width, "K/V", "same tokens");
+    for (int i = 0; i < QUALITY_CHECKS; i++) printf(" %15s", quality_check_name[i]);
+    printf("\n");
+    print_generation(&run->reference, width);
+    for (int i = 0; i < run->n_arms; i++) print_generation(&run->arm[i], width);
+}
+
 static quality_result *results(const quality_run *run)
 {
     quality_result *result = cli_alloc((size_t)run->n_arms, sizeof *result);
@@ -202,6 +224,7 @@ void quality_print_table(const quality_run *run)
     print_changes(run, result, width);
     print_depth(run, result, width);
     print_texts(run, result, width);
+    print_generations(run, width);
     print_worst(run, result);
     printf(
         "\nS/R: first and newest tokens that stay exact. bits: of the codes; all-in: of the whole cache at this context, exact "

@@ -10,19 +10,19 @@
 
 /* Sums in f32 stay within 3e-5. Integer dot products round the query and the weights to 16 bits (docs/DESIGN.md, two planes):
  * 2e-4, which the exact rows that some tests mix in only make smaller. */
-static double one_bound(const char *spec, const char *cpu)
+static double one_bound(const char *spec, kvf_side side, const char *cpu)
 {
     kvfi_kernels kernels;
     kvf_part part;
     char error[256];
-    if (kvfi_kernels_select(cpu, &kernels, error, sizeof error) || kvfi_part_setup(spec, KVF_V, 64, &part, error, sizeof error))
+    if (kvfi_kernels_select(cpu, &kernels, error, sizeof error) || kvfi_part_setup(spec, side, 64, &part, error, sizeof error))
         fail_msg("%s", error);
     return kernels.kind[part.kind].fixed_point ? 2e-4 : 3e-5;
 }
 
 double pair_bound(const char *k, const char *v, const char *cpu)
 {
-    return fmax(one_bound(k, cpu), one_bound(v, cpu));
+    return fmax(one_bound(k, KVF_K, cpu), one_bound(v, KVF_V, cpu));
 }
 
 void pair_open(pair *p)

@@ -140,5 +140,5 @@ static void unfold(const kvf_part *part, const void *record, float *tile)
 
 void kvfi_scalar_sum(kvfi_kind_ops *ops)
 {
-    *ops = (kvfi_kind_ops){prepared_bytes, prepare, score, mix, unfold, 0};
+    *ops = (kvfi_kind_ops){.prepared_bytes = prepared_bytes, .prepare = prepare, .score = score, .mix = mix, .unfold = unfold};
 }
