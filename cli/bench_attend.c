@@ -195,7 +195,7 @@ static int run(const settings *s, const grid *g, const cli_arms *arms)
     bench_plan plan = {.arms = arms,
                        .pool = s->pool ? (size_t)s->pool << 20 : default_pool(cache, rows),
                        .samples = (int)s->samples,
-                       .result = result_new("attend")};
+                       .result = result_new("attend", TRIAL_SEED)};
     if (plan.pool < cache)
         cli_warn("--pool %zu is less than the last-level cache (%s): rows are timed from the cache, as no real model does",
                  plan.pool >> 20, cli_bytes((int64_t)cache));
@@ -205,7 +205,7 @@ static int run(const settings *s, const grid *g, const cli_arms *arms)
         json_decref(plan.result);
         return code;
     }
-    int printed = result_out(plan.result, result_table_of("attend"), &s->out);
+    int printed = result_out(plan.result, &s->out);
     if (code == CLI_GO) code = plan.refused || plan.wrong ? CLI_CANNOT : CLI_DONE;
     return printed == CLI_DONE ? cli_finish(code) : printed;
 }
@@ -218,6 +218,7 @@ int bench_attend(int argc, char **argv)
     int code = cli_parse(&syntax, &s, argc, argv);
     if (code == CLI_GO) code = make_grid(&s, &g);
     if (code == CLI_GO) code = check_threads(&g);
+    if (code == CLI_GO) code = result_check(&s.out);
     if (code != CLI_GO) return code;
     cli_arms *arms = cli_alloc(1, sizeof *arms);
     code = make_arms(&s, arms);
