@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Pictures from results: which there are, what is in them, and the script that
- * draws them. */
+ * Pictures from results: which there are, what is in them, and the script that draws them. */
 #define _POSIX_C_SOURCE 200809L
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,248 +17,215 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *parse(const char *text) {
-  json_error_t error;
-  json_t *o = json_loads(text, 0, &error);
-  if (!o)
-    fail_msg("%s", error.text);
-  return o;
+static json_t *parse(const char *text)
+{
+    json_error_t error;
+    json_t *o = json_loads(text, 0, &error);
+    if (!o) fail_msg("%s", error.text);
+    return o;
 }
 
-static const plot *titled(const pictures *p, const char *begin) {
-  for (int i = 0; i < p->n; i++)
-    if (strncmp(p->plot[i].title, begin, strlen(begin)) == 0)
-      return &p->plot[i];
-  fail_msg("no picture '%s'", begin);
-  return NULL;
+static const plot *titled(const pictures *p, const char *begin)
+{
+    for (int i = 0; i < p->n; i++)
+        if (strncmp(p->plot[i].title, begin, strlen(begin)) == 0) return &p->plot[i];
+    fail_msg("no picture '%s'", begin);
+    return NULL;
 }
 
-/* ---- Pareto front
- * ---------------------------------------------------------------------------------------------------------
- */
+/* ---- Pareto front --------------------------------------------------------------------------------------------------------- */
 
-static void test_front(void **state) {
-  (void)state;
-  const plot_point point[] = {
-      {.x = 4, .y = 3}, {.x = 2, .y = 9}, {.x = 5, .y = 3}, {.x = 3, .y = 9},
-      {.x = 8, .y = 1}, {.x = 3, .y = 5}, {.x = 3, .y = 5}};
-  const bool expected[] = {
-      true, true, false, false,
-      true, true, true}; /* two that are the same do not beat each other */
-  bool keep[7];
-  pictures_front(point, 7, keep);
-  for (int i = 0; i < 7; i++)
-    assert_int_equal(keep[i], expected[i]);
+static void test_front(void **state)
+{
+    (void)state;
+    const plot_point point[] = {{.x = 4, .y = 3}, {.x = 2, .y = 9}, {.x = 5, .y = 3}, {.x = 3, .y = 9},
+                                {.x = 8, .y = 1}, {.x = 3, .y = 5}, {.x = 3, .y = 5}};
+    const bool expected[] = {true, true, false, false, true, true, true}; /* two that are the same do not beat each other */
+    bool keep[7];
+    pictures_front(point, 7, keep);
+    for (int i = 0; i < 7; i++) assert_int_equal(keep[i], expected[i]);
 }
 
-/* ---- which pictures
- * -------------------------------------------------------------------------------------------------------
- */
+/* ---- which pictures ------------------------------------------------------------------------------------------------------- */
 
 static const char E2E[] =
     "{'format':1,'kind':'e2e','runs':["
-    "{'title':'a','model':'m.gguf','depth':512,'threads':2},{'title':'b','"
-    "model':'m.gguf','depth':4096,'threads':2},"
+    "{'title':'a','model':'m.gguf','depth':512,'threads':2},{'title':'b','model':'m.gguf','depth':4096,'threads':2},"
     "{'title':'c','model':'n.gguf','depth':512,'threads':2}],"
     "'rows':["
-    "{'run':0,'phase':'decode','name':'x','tokens_per_s':50,'tokens_per_s_min':"
-    "40,'tokens_per_s_max':55,'us_median':20000,"
-    "'us_min':18000,'us_max':25000,'held':520,'accounted':1048576,'host':"
-    "1048576,'peak':104857600},"
-    "{'run':1,'phase':'decode','name':'x','tokens_per_s':30,'tokens_per_s_min':"
-    "20,'tokens_per_s_max':35,'us_median':33000,"
-    "'us_min':30000,'us_max':40000,'held':4104,'accounted':8388608,'peak':"
-    "104857600},"
-    "{'run':0,'phase':'prefill','name':'x','tokens_per_s':500,'tokens_per_s_"
-    "min':400,'tokens_per_s_max':550},"
-    "{'run':2,'phase':'decode','name':'x','tokens_per_s':7,'tokens_per_s_min':"
-    "6,'tokens_per_s_max':8,'held':520}]}";
+    "{'run':0,'phase':'decode','name':'x','tokens_per_s':50,'tokens_per_s_min':40,'tokens_per_s_max':55,'us_median':20000,"
+    "'us_min':18000,'us_max':25000,'held':520,'accounted':1048576,'host':1048576,'peak':104857600},"
+    "{'run':1,'phase':'decode','name':'x','tokens_per_s':30,'tokens_per_s_min':20,'tokens_per_s_max':35,'us_median':33000,"
+    "'us_min':30000,'us_max':40000,'held':4104,'accounted':8388608,'peak':104857600},"
+    "{'run':0,'phase':'prefill','name':'x','tokens_per_s':500,'tokens_per_s_min':400,'tokens_per_s_max':550},"
+    "{'run':2,'phase':'decode','name':'x','tokens_per_s':7,'tokens_per_s_min':6,'tokens_per_s_max':8,'held':520}]}";
 
 /* Single quotes for double ones: readable here. */
-static json_t *results_of(const char *text) {
-  char *copy = strdup(text);
-  for (char *c = copy; *c; c++)
-    if (*c == '\'')
-      *c = '"';
-  json_t *list = json_array();
-  json_array_append_new(list, parse(copy));
-  free(copy);
-  return list;
+static json_t *results_of(const char *text)
+{
+    char *copy = strdup(text);
+    for (char *c = copy; *c; c++)
+        if (*c == '\'') *c = '"';
+    json_t *list = json_array();
+    json_array_append_new(list, parse(copy));
+    free(copy);
+    return list;
 }
 
-static void test_e2e(void **state) {
-  (void)state;
-  json_t *results = results_of(E2E);
-  pictures p;
-  pictures_make(&p, results);
-  assert_int_equal(p.n, 9); /* of m: decoding, a token's time, cache, peak,
-                               prefill; of n the first four */
-  const plot *speed = titled(&p, "Speed of decode: m.gguf");
-  assert_int_equal(speed->n_series, 1);
-  assert_int_equal(speed->series[0].n, 2);
-  const plot_point *at = &speed->series[0].point[1];
-  assert_true(at->x == 4096 && at->y == 30 && at->low == 20 && at->high == 35);
-  assert_string_equal(titled(&p, "Speed of decode: n.gguf")->file, "decode-2");
-  const plot *cache = titled(&p, "Memory of the cache: m.gguf");
-  assert_true(cache->series[0].point[0].x == 520 &&
-              cache->series[0].point[0].y == 2); /* the host's cells count */
-  pictures_free(&p);
-  json_decref(results);
+static void test_e2e(void **state)
+{
+    (void)state;
+    json_t *results = results_of(E2E);
+    pictures p;
+    pictures_make(&p, results);
+    assert_int_equal(p.n, 9); /* of m: decoding, a token's time, cache, peak, prefill; of n the first four */
+    const plot *speed = titled(&p, "Speed of decode: m.gguf");
+    assert_int_equal(speed->n_series, 1);
+    assert_int_equal(speed->series[0].n, 2);
+    const plot_point *at = &speed->series[0].point[1];
+    assert_true(at->x == 4096 && at->y == 30 && at->low == 20 && at->high == 35);
+    assert_string_equal(titled(&p, "Speed of decode: n.gguf")->file, "decode-2");
+    const plot *cache = titled(&p, "Memory of the cache: m.gguf");
+    assert_true(cache->series[0].point[0].x == 520 && cache->series[0].point[0].y == 2); /* the host's cells count */
+    pictures_free(&p);
+    json_decref(results);
 }
 
 static const char QUALITY[] =
-    "{'kind':'quality','command':'c','model':{'file':'/a/"
-    "m.gguf'},'texts':[{'file':'/b/"
-    "t.txt','first':5,'bytes':90}],'context':2048,'chunks':2,'runs':[],'rows':["
-    "],'arms':["
+    "{'kind':'quality','command':'c','model':{'file':'/a/m.gguf'},'texts':[{'file':'/b/"
+    "t.txt','first':5,'bytes':90}],'context':2048,'chunks':2,'runs':[],'rows':[],'arms':["
     "{'name':'uni4/"
-    "uni4','libllama':false,'bits_code':4.25,'bits_per_value':5,'kld':{'mean':"
-    "0.003},'ppl_ratio':{'mean':1.002}},"
-    "{'name':'llama-q4_0','libllama':true,'bits_code':4.5,'bits_per_value':4.5,"
-    "'kld':{'mean':0.07},'ppl_ratio':{'mean':1.04}},"
+    "uni4','k':'uni4','libllama':false,'bits_code':4.25,'bits_per_value':5,'kld':{'mean':0.003},'ppl_ratio':{'mean':1.002}},"
+    "{'name':'llama-q4_0','libllama':true,'bits_code':4.5,'bits_per_value':4.5,'kld':{'mean':0.07},'ppl_ratio':{'mean':1.04}},"
     "{'name':'kivi4/"
-    "kivi4','libllama':false,'bits_code':5,'bits_per_value':6,'kld':{'mean':0."
-    "004},'ppl_ratio':{'mean':0.999}},"
-    "{'name':'f16/"
-    "f16','libllama':false,'bits_code':16,'bits_per_value':16,'kld':{'mean':0},"
-    "'at_floor':true},"
-    "{'name':'failed','libllama':false,'bits_code':null,'bits_per_value':null,'"
-    "failure':'no'}]}";
+    "kivi4','k':'kivi4','libllama':false,'bits_code':5,'bits_per_value':6,'kld':{'mean':0.004},'ppl_ratio':{'mean':0.999}},"
+    "{'name':'f16/f16','k':'f16','libllama':false,'bits_code':16,'bits_per_value':16,'kld':{'mean':0},'at_floor':true},"
+    "{'name':'failed','libllama':false,'bits_code':null,'bits_per_value':null,'failure':'no'}]}";
 
-static void test_quality(void **state) {
-  (void)state;
-  json_t *results = results_of(QUALITY), *one = json_array_get(results, 0);
-  pictures p;
-  result_add_quality(one);
-  assert_int_equal(json_array_size(json_object_get(one, "rows")), 5);
-  pictures_make(&p, results);
-  assert_int_equal(p.n, 2);
-  const plot *kld = titled(&p, "Loss against bits: m.gguf, 2048 tokens");
-  assert_int_equal(kld->n_series, 3); /* ours, libllama's, front */
-  assert_int_equal(kld->series[0].n, 3);
-  assert_true(kld->log_y &&
-              kld->series[0].point[2].y > 0); /* 0 has no place on the axis */
-  const plot_series *front = &kld->series[2];
-  assert_int_equal(front->kind, PLOT_FRONT);
-  assert_int_equal(front->n,
-                   3); /* kivi4 has more bits than uni4 and loses more */
-  pictures_free(&p);
-  json_decref(results);
+static void test_quality(void **state)
+{
+    (void)state;
+    json_t *results = results_of(QUALITY), *one = json_array_get(results, 0);
+    pictures p;
+    result_add_quality(one);
+    assert_int_equal(json_array_size(json_object_get(one, "rows")), 5);
+    pictures_make(&p, results);
+    assert_int_equal(p.n, 2);
+    const plot *kld = titled(&p, "Loss against bits: m.gguf, 2048 tokens");
+    assert_int_equal(kld->n_series, 5); /* uni, libllama's, kivi, f16, front */
+    assert_string_equal(kld->series[0].name, "uni");
+    assert_string_equal(kld->series[0].point[0].label, "uni4");
+    assert_string_equal(kld->series[1].name, "libllama's own");
+    assert_true(kld->log_y && kld->series[3].point[0].y > 0); /* 0 has no place on the axis */
+    const plot_series *front = &kld->series[4];
+    assert_int_equal(front->kind, PLOT_FRONT);
+    assert_int_equal(front->n, 3); /* kivi4 has more bits than uni4 and loses more */
+    pictures_free(&p);
+    json_decref(results);
 }
 
-static void test_layers_and_needles(void **state) {
-  (void)state;
-  json_t *results =
-      results_of("{'kind':'sensitivity','runs':[{'model':'m'}],'rows':[{'run':"
-                 "0,'name':'keys','layer':0,'kld_mean':0.1},"
-                 "{'run':0,'name':'keys','layer':1,'kld_mean':0.2}]}");
-  json_t *needle =
-      results_of("{'kind':'needle','runs':[{'model':'m'}],'rows':[{'run':0,'"
-                 "name':'x','context':1024,'position':0.5,"
-                 "'found':0.25}]}");
-  pictures p;
-  json_array_extend(results, needle);
-  pictures_make(&p, results);
-  assert_int_equal(p.n, 2);
-  assert_int_equal(titled(&p, "Loss when one layer")->series[0].n, 2);
-  const plot_series *heat = &titled(&p, "Planted facts")->series[0];
-  assert_true(heat->kind == PLOT_HEAT && heat->point[0].x == 1024 &&
-              heat->point[0].y == 50 && heat->point[0].low == 0.25);
-  pictures_free(&p);
-  json_decref(results);
-  json_decref(needle);
+static void test_layers_and_needles(void **state)
+{
+    (void)state;
+    json_t *results =
+        results_of("{'kind':'sensitivity','runs':[{'model':'m'}],'rows':[{'run':0,'name':'keys','layer':0,'kld_mean':0.1},"
+                   "{'run':0,'name':'keys','layer':1,'kld_mean':0.2}]}");
+    json_t *needle =
+        results_of("{'kind':'needle','runs':[{'model':'m'}],'rows':[{'run':0,'name':'x','context':1024,'position':0.5,"
+                   "'found':0.25}]}");
+    pictures p;
+    json_array_extend(results, needle);
+    pictures_make(&p, results);
+    assert_int_equal(p.n, 2);
+    assert_int_equal(titled(&p, "Loss when one layer")->series[0].n, 2);
+    const plot_series *heat = &titled(&p, "Planted facts")->series[0];
+    assert_true(heat->kind == PLOT_HEAT && heat->point[0].x == 1024 && heat->point[0].y == 50 && heat->point[0].low == 0.25);
+    pictures_free(&p);
+    json_decref(results);
+    json_decref(needle);
 }
 
-/* ---- script
- * ---------------------------------------------------------------------------------------------------------------
- */
+/* ---- script --------------------------------------------------------------------------------------------------------------- */
 
-static void test_script(void **state) {
-  (void)state;
-  plot p = {.title = "it's $5 \"a\"", .x = "x", .y = "y", .log_x = true};
-  cli_text script = {0};
-  plot_series *s = plot_series_named(&p, "b'", PLOT_LINES);
-  plot_add(s, 8, 2, 1, 3, NULL);
-  plot_add(s, 4, 1, 1, 1, NULL);
-  plot_script(&p, "svg", "out.svg", &script);
-  assert_non_null(strstr(
-      script.data,
-      "set title 'it''s $5 \"a\"'")); /* nothing in it is read as a command */
-  assert_non_null(strstr(script.data, "title 'b'''"));
-  assert_non_null(strstr(script.data, "set output 'out.svg'"));
-  assert_non_null(strstr(script.data, "set logscale x 2"));
-  assert_non_null(
-      strstr(script.data, "4 1 1 1 \"\"\n8 2 1 3 \"\"\n")); /* by x */
-  assert_non_null(strstr(script.data, "filledcurves"));
-  cli_text_free(&script);
-  plot_free(&p);
+static void test_script(void **state)
+{
+    (void)state;
+    plot p = {.title = "it's $5 \"a\"", .x = "x", .y = "y", .log_x = true};
+    cli_text script = {0};
+    plot_series *s = plot_series_named(&p, "b'", PLOT_LINES);
+    plot_add(s, 8, 2, 1, 3, NULL);
+    plot_add(s, 4, 1, 1, 1, NULL);
+    plot_script(&p, "svg", "out.svg", &script);
+    assert_non_null(strstr(script.data, "set title 'it''s $5 \"a\"'")); /* nothing in it is read as a command */
+    assert_non_null(strstr(script.data, "title 'b'''"));
+    assert_non_null(strstr(script.data, "set output 'out.svg'"));
+    assert_non_null(strstr(script.data, "set logscale x 2"));
+    assert_non_null(strstr(script.data, "4 1 1 1 \"\"\n8 2 1 3 \"\"\n")); /* by x */
+    assert_non_null(strstr(script.data, "filledcurves"));
+    cli_text_free(&script);
+    plot_free(&p);
 }
 
 /* No two series look alike, in colour, dash and symbol together. */
-static void test_series_differ(void **state) {
-  (void)state;
-  plot p = {.title = "t"};
-  char name[16];
-  for (int i = 0; i < PLOT_SERIES_MOST; i++) {
-    snprintf(name, sizeof name, "arm %d", i);
-    plot_add(plot_series_named(&p, name, PLOT_LINES), 1, 1, 1, 1, NULL);
-    plot_add(plot_series_named(&p, name, PLOT_LINES), 2, 1, 1, 1, NULL);
-  }
-  assert_null(plot_series_named(&p, "one too many", PLOT_LINES));
-  plot_add(NULL, 1, 1, 1, 1, NULL);
-  cli_text script = {0};
-  plot_script(&p, "svg", "x", &script);
-  char *style[PLOT_SERIES_MOST] = {0};
-  int n = 0;
-  for (char *at = script.data;
-       n < PLOT_SERIES_MOST && (at = strstr(at, "linespoints ")); n++) {
-    style[n] = strndup(at, strcspn(at, "'") + 60);
-    *strstr(style[n], " pointsize") = 0;
-    for (int k = 0; k < n; k++)
-      assert_string_not_equal(style[k], style[n]);
-    at += 10;
-  }
-  assert_int_equal(n, PLOT_SERIES_MOST);
-  for (int i = 0; i < n; i++)
-    free(style[i]);
-  cli_text_free(&script);
-  plot_free(&p);
+static void test_series_differ(void **state)
+{
+    (void)state;
+    plot p = {.title = "t"};
+    char name[16];
+    for (int i = 0; i < PLOT_SERIES_MOST; i++) {
+        snprintf(name, sizeof name, "arm %d", i);
+        plot_add(plot_series_named(&p, name, PLOT_LINES), 1, 1, 1, 1, NULL);
+        plot_add(plot_series_named(&p, name, PLOT_LINES), 2, 1, 1, 1, NULL);
+    }
+    assert_null(plot_series_named(&p, "one too many", PLOT_LINES));
+    plot_add(NULL, 1, 1, 1, 1, NULL);
+    cli_text script = {0};
+    plot_script(&p, "svg", "x", &script);
+    char *style[PLOT_SERIES_MOST] = {0};
+    int n = 0;
+    for (char *at = script.data; n < PLOT_SERIES_MOST && (at = strstr(at, "linespoints ")); n++) {
+        style[n] = strndup(at, strcspn(at, "'") + 60);
+        *strstr(style[n], " pointsize") = 0;
+        for (int k = 0; k < n; k++) assert_string_not_equal(style[k], style[n]);
+        at += 10;
+    }
+    assert_int_equal(n, PLOT_SERIES_MOST);
+    for (int i = 0; i < n; i++) free(style[i]);
+    cli_text_free(&script);
+    plot_free(&p);
 }
 
-/* ---- page
- * -----------------------------------------------------------------------------------------------------------------
- */
+/* ---- page ----------------------------------------------------------------------------------------------------------------- */
 
-static void test_page(void **state) {
-  (void)state;
-  json_t *results = results_of("{'format':1,'kind':'attend','command':'kvfold "
-                               "<x>','runs':[{'title':'a & b','notes':['n']}],"
-                               "'rows':[{'run':0,'name':'<script>','us_median':"
-                               "12.34,'verdict':'baseline','doubts':'odd'}]}");
-  pictures p;
-  cli_text page = {0};
-  pictures_make(&p, results);
-  page_html(results, &p, ".", false, &page);
-  assert_null(strstr(page.data, "<script>"));
-  assert_non_null(
-      strstr(page.data, "<td>&lt;script&gt;</td><td class=n>12.3</td>"));
-  assert_non_null(strstr(page.data, "<h3>a &amp; b</h3>"));
-  assert_non_null(strstr(page.data, "kvfold &lt;x&gt;"));
-  assert_non_null(strstr(page.data, "Doubtful: &lt;script&gt;: odd"));
-  cli_text_free(&page);
-  pictures_free(&p);
-  json_decref(results);
+static void test_page(void **state)
+{
+    (void)state;
+    json_t *results = results_of("{'format':1,'kind':'attend','command':'kvfold <x>','runs':[{'title':'a & b','notes':['n']}],"
+                                 "'rows':[{'run':0,'name':'<script>','us_median':12.34,'verdict':'baseline','doubts':'odd'}]}");
+    pictures p;
+    cli_text page = {0};
+    pictures_make(&p, results);
+    page_html(results, &p, ".", false, &page);
+    assert_null(strstr(page.data, "<script>"));
+    assert_non_null(strstr(page.data, "<td>&lt;script&gt;</td><td class=n>12.3</td>"));
+    assert_non_null(strstr(page.data, "<h3>a &amp; b</h3>"));
+    assert_non_null(strstr(page.data, "kvfold &lt;x&gt;"));
+    assert_non_null(strstr(page.data, "Doubtful: &lt;script&gt;: odd"));
+    cli_text_free(&page);
+    pictures_free(&p);
+    json_decref(results);
 }
 
-int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_front),
-      cmocka_unit_test(test_e2e),
-      cmocka_unit_test(test_quality),
-      cmocka_unit_test(test_script),
-      cmocka_unit_test(test_series_differ),
-      cmocka_unit_test(test_page),
-      cmocka_unit_test(test_layers_and_needles),
-  };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_front),
+        cmocka_unit_test(test_e2e),
+        cmocka_unit_test(test_quality),
+        cmocka_unit_test(test_script),
+        cmocka_unit_test(test_series_differ),
+        cmocka_unit_test(test_page),
+        cmocka_unit_test(test_layers_and_needles),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
