@@ -137,6 +137,15 @@ static int make_grid(const settings *s, grid *g)
     return code == CLI_GO ? check_shape(&g->shape[0]) : code;
 }
 
+/* f16 stands on the side that a codec is not made for. */
+static void add_arm(cli_text *list, uint32_t sides, const char *spec, int n)
+{
+    for (int side = KVF_K; side <= KVF_V; side++) {
+        bool fits = sides >> side & 1;
+        cli_text_format(list, "%s%.*s", side == KVF_V ? "/" : "", fits ? n : 3, fits ? spec : "f16");
+    }
+}
+
 void bench_every_codec(cli_text *list, bool arms)
 {
     kvf_codec_info codec;
@@ -144,8 +153,11 @@ void bench_every_codec(cli_text *list, bool arms)
         for (const char *p = codec.examples; *p; p += strspn(p, " ")) {
             int n = (int)strcspn(p, " ");
             if (!memchr(p, ':', (size_t)n)) {
-                cli_text_format(list, "%s%.*s", list->length ? "," : "", n, p);
-                if (arms) cli_text_format(list, "/%.*s", n, p);
+                cli_text_format(list, "%s", list->length ? "," : "");
+                if (arms)
+                    add_arm(list, codec.sides, p, n);
+                else
+                    cli_text_add(list, p, (size_t)n);
             }
             p += n;
         }

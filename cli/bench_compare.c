@@ -33,7 +33,7 @@ static const cli_syntax syntax = {
 
 /* What a row is, besides its name; looked up in the row, then in its run. */
 static const char *const identity[] = {"phase", "model",   "q_heads", "kv_heads", "head_dim", "context",
-                                       "depth", "threads", "text",    "score",    "chunks",   "seal_each"};
+                                       "depth", "threads", "texts",   "score",    "chunks",   "seal_each"};
 enum { N_IDENTITY = sizeof identity / sizeof *identity };
 
 static const json_t *run_of(const json_t *result, const json_t *row)

@@ -122,7 +122,7 @@ static json_t *run_of(const json_t *o, const char *model, const char *texts)
     static const char *const same[] = {"context", "score", "chunks", "seal_each"};
     json_t *run = json_object();
     json_object_set_new(run, "model", cli_json_text(model));
-    json_object_set_new(run, "text", cli_json_text(texts));
+    json_object_set_new(run, "texts", cli_json_text(texts));
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) json_object_set(run, same[i], json_object_get(o, same[i]));
     return run;
 }

@@ -54,7 +54,7 @@ holds quality_csv_columns python3 -c '
 import csv, sys
 rows = list(csv.DictReader(open(sys.argv[1])))
 assert [r["name"] for r in rows] == ["llama-q4_0", "f16", "q8_0/q8_0"], rows
-assert all(float(r["kld_mean"]) >= 0 < float(r["bits_per_value"]) and r["positions"] == "16" and r["text"] for r in rows), rows
+assert all(float(r["kld_mean"]) >= 0 < float(r["bits_per_value"]) and r["positions"] == "16" and r["texts"] for r in rows), rows
 assert [r["sink"] for r in rows] == ["", "4", "4"], rows
 ' "$work/out"
 succeeds quality_markdown "${base[@]}" -f "$text" -c 128 --score 16 --floor 0 --kv kivi4/kivi4,window=0 -o md
