@@ -58,27 +58,55 @@ static void add_front(plot *p)
         if (keep[i]) add(p, PLOT_FRONT, "Pareto front", all[i].x, all[i].y, 0, 0, NULL);
 }
 
-/* A value of 0 has no place on a logarithmic axis: what is below the arithmetic of the comparison is drawn there. */
-static const double KLD_FLOOR = 1e-7, PPL_FLOOR = 1e-5;
+/* Codecs of one family look alike: "turbo" of turbo3/turbo2. */
+static void family(const json_t *row, char *text, size_t size)
+{
+    const char *k = result_string(row, "k");
+    int letters = (int)strspn(k, "abcdefghijklmnopqrstuvwxyz");
+    if (json_is_true(json_object_get(row, "libllama")))
+        snprintf(text, size, "libllama's own");
+    else if (letters > 1)
+        snprintf(text, size, "%.*s", letters < 40 ? letters : 40, k);
+    else
+        snprintf(text, size, "f16, q8_0, q4_0"); /* what is named after a type */
+}
+
+/* "uni4" for "uni4/uni4". */
+static void short_name(const char *name, char *text, size_t size)
+{
+    const char *slash = strchr(name, '/');
+    size_t half = slash ? (size_t)(slash - name) : 0;
+    bool twice = slash && strlen(slash + 1) == half && strncmp(name, slash + 1, half) == 0;
+    snprintf(text, size, "%.*s", twice ? (int)half : (int)strlen(name), name);
+}
+
+/* A value of 0 has no place on a logarithmic axis: what is below the arithmetic of the comparison, or below the noise of a text,
+ * is drawn there. */
+static const double KLD_LEAST = 1e-7, PPL_LEAST = 1e-4;
+
+static void add_loss(plot *p, const json_t *row, double value, double error, double least)
+{
+    char series[64], label[PLOT_NAME];
+    double low = value - error, high = value + error;
+    family(row, series, sizeof series);
+    short_name(result_string(row, "name"), label, sizeof label);
+    if (p) p->log_x = p->log_y = true;
+    add(p, PLOT_POINTS, series, result_real(row, "bits_per_value"), value > least ? value : least, low > least ? low : least,
+        high > least ? high : least, label);
+}
 
 static void add_quality(pictures *p, const json_t *run, const json_t *row)
 {
     char title[200];
-    const char *series = json_is_true(json_object_get(row, "libllama")) ? "libllama's own" : "kvfold";
-    double bits = result_real(row, "bits_per_value"), kld = result_real(row, "kld_mean");
-    if (bits <= 0) return;
-    snprintf(title, sizeof title, "Loss against bits: %.80s, %.0f tokens", result_string(run, "model"),
-             result_real(run, "context"));
-    plot *one = picture(p, "kld", title, "bits a value, all-in", "mean KL divergence (1e-7: no more)");
-    if (one) one->log_y = true;
-    add(one, PLOT_POINTS, series, bits, kld > KLD_FLOOR ? kld : KLD_FLOOR, 0, 0, result_string(row, "name"));
-    snprintf(title, sizeof title, "Perplexity against bits: %.80s, %.0f tokens", result_string(run, "model"),
-             result_real(run, "context"));
-    one = picture(p, "ppl", title, "bits a value, all-in", "perplexity over that of f16, less 1 (1e-5: no more)");
-    if (one) one->log_y = true;
-    double ratio = result_real(row, "ppl_ratio") - 1;
+    static const char x[] = "bits a value of the whole cache (codes, exact rows, tables); K/V the same where one name stands";
+    if (result_real(row, "bits_per_value") <= 0) return;
+    snprintf(title, sizeof title, "Loss against bits: %.160s", result_string(run, "title"));
+    add_loss(picture(p, "kld", title, x, "mean KL divergence from f16, nats; bars: standard error (1e-7: that or less)"), row,
+             result_real(row, "kld_mean"), result_real(row, "kld_error"), KLD_LEAST);
+    snprintf(title, sizeof title, "Perplexity against bits: %.160s", result_string(run, "title"));
     if (json_object_get(row, "ppl_ratio"))
-        add(one, PLOT_POINTS, series, bits, ratio > PPL_FLOOR ? ratio : PPL_FLOOR, 0, 0, result_string(row, "name"));
+        add_loss(picture(p, "ppl", title, x, "perplexity over that of f16, less 1; bars: standard error (1e-4: that or less)"),
+                 row, result_real(row, "ppl_ratio") - 1, result_real(row, "ppl_ratio_error"), PPL_LEAST);
 }
 
 /* ---- speed ---------------------------------------------------------------------------------------------------------------- */
@@ -139,7 +167,7 @@ static void add_sensitivity(pictures *p, const json_t *run, const json_t *row)
     snprintf(title, sizeof title, "Loss when one layer is coded: %.80s", result_string(run, "model"));
     plot *one = picture(p, "layers", title, "layer", "mean KL divergence");
     if (one) one->log_y = true;
-    kld = kld > KLD_FLOOR ? kld : KLD_FLOOR;
+    kld = kld > KLD_LEAST ? kld : KLD_LEAST;
     add(one, PLOT_LINES, result_string(row, "name"), result_real(row, "layer"), kld, kld, kld, NULL);
 }
 
