@@ -17,6 +17,8 @@ void oracle_free(oracle *o);
 void oracle_append(oracle *o, int seq, int pos, const float *const *k, const float *const *v);
 /* Seals what is due. Called once a batch: a batch sees its own rows exact. */
 void oracle_seal(oracle *o);
+/* Says what attention sees of one head of one row from now on: for codecs whose stored numbers depend on more than their block. */
+void oracle_see(oracle *o, int seq, int pos, int layer, kvf_side side, int head, const float *x);
 void oracle_rm(oracle *o, int seq, int p0, int p1);
 void oracle_cp(oracle *o, int src, int dst);
 int oracle_pos_max(const oracle *o, int seq);

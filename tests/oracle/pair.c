@@ -135,6 +135,32 @@ void pair_feed(pair *p, const ts_row *rows, int n, int chunk, const ts_how *how,
     }
 }
 
+void pair_prompt(pair *p, const ts_row *rows, int n)
+{
+    ts_batch *b = ts_batch_new(&p->m, rows, n, NULL);
+    ts_begin(p->c, b);
+    ts_attend_all(p->c, b);
+    ts_append_all(p->c, b);
+    ts_ok(kvf_batch_commit(p->c));
+    learn(p, b);
+    ts_batch_free(b);
+}
+
+void pair_see_stored(pair *p, int32_t seq)
+{
+    float x[1024];
+    for (int i = 0; i < p->m.params.n_layers; i++) {
+        const kvf_layer *l = &p->m.layers[i];
+        if (!ts_owns(&p->m, i)) continue;
+        for (int side = KVF_K; side <= (l->v_in_k ? KVF_K : KVF_V); side++)
+            for (int h = 0; h < l->kv_heads; h++)
+                for (int pos = 0; pos <= oracle_pos_max(p->o, seq); pos++) {
+                    ts_ok(kvf_seq_read(p->c, seq, i, (kvf_side)side, h, pos, x));
+                    oracle_see(p->o, seq, pos, i, (kvf_side)side, h, x);
+                }
+    }
+}
+
 void pair_grow(pair *p, int32_t seq, uint64_t tag, int n, int chunk)
 {
     if (n <= 0) return;
