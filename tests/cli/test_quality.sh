@@ -92,4 +92,13 @@ rc=$?
 holds quality_interrupted_code test "$rc" -eq 0
 json quality_interrupted 'o["interrupted"] is True and all(not a["complete"] for a in o["arms"]) and len({a["positions"] for a in o["arms"]}) == 1'
 
+# An arm that this model cannot have: it is said, the others are judged, and the exit code is 2. The model is made here: latent attention,
+# random weights, and a vocabulary of bytes.
+"$KVFOLD_BIN/gen-model" --bytes deepseek2 "$work/latent.gguf" >"$work/out" 2>"$work/err" || not_ok quality_latent_model
+kv quality -m "$work/latent.gguf" -t 1 -f "$text" -c 256 --score 32 --floor 0 --kv uni4/uni4,q8_0/q8_0,llama-q8_0 --json
+holds quality_arm_impossible_code test "$rc" -eq 2
+holds quality_arm_impossible_said grep -q "uni4/uni4: cannot be measured: .*latent attention.*allowed are f16 and q8_0" "$work/err"
+json quality_arm_impossible '(lambda a: a["positions"] == 0 and not a["complete"] and "kld" not in a and "latent attention" in a["failure"])(next(a for a in o["arms"] if a["name"] == "uni4/uni4"))'
+json quality_other_arms 'all(a["complete"] and a["positions"] == 32 and 0 < a["kld"]["mean"] < 0.01 for a in o["arms"] if a["name"] != "uni4/uni4") and len(o["arms"]) == 3'
+
 finish

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Every codec of keys with every codec of values: one example of each, as the registry lists them, at the head sizes that models have,
- * with one and three query heads to a KV head. A cache has a layer for each codec of values, and each of its layers another codec of
- * keys. `test_pairs print` writes what came out as the tables of docs/SUPPORT.md; a pair that disagrees ends it without one. */
+ * with one and three query heads to a KV head. Every layer of a cache that stores anything has codecs of its own; a further layer reads
+ * the same store with the other number of query heads. `test_pairs print` writes what came out as the tables of docs/SUPPORT.md; a pair that disagrees ends it without one. */
 #define _POSIX_C_SOURCE 200809L /* open_memstream */
 #include "pair.h"
 
@@ -14,7 +14,7 @@ enum { CODECS = 32, NOTES = 64, SPEC = 96 };
 
 static const int sizes[] = {64, 72, 80, 96, 112, 128, 192, 256};
 static const int groups[] = {1, 3};
-enum { SIZES = COUNT(sizes), GROUPS = COUNT(groups) };
+enum { SIZES = COUNT(sizes), GROUPS = COUNT(groups), STORES = TS_LAYERS / GROUPS };
 
 /* ---- what there is --------------------------------------------------------------------------------------------------------- */
 
@@ -76,10 +76,9 @@ static void find_families(void)
 
 /* ---- what came out --------------------------------------------------------------------------------------------------------- */
 
-/* agreed: bits of 1 << group that ran and agreed. note: the refusal's number, 0 none. */
+/* agreed: it ran, and said what the oracle says, with every number of query heads. note: the refusal's number, 0 none. */
 typedef struct outcome {
-    unsigned agreed;
-    int note;
+    int agreed, note;
 } outcome;
 
 static outcome outcomes[CODECS][CODECS][SIZES];
@@ -96,7 +95,7 @@ static int note(const char *sentence)
 }
 
 /* Refused pairs leave their sentence; true when this one may run. */
-static int possible(int k, int v, int size, int q_heads)
+static int possible(int k, int v, int size)
 {
     outcome *to = &outcomes[k][v][size];
     ts_model m;
@@ -104,7 +103,7 @@ static int possible(int k, int v, int size, int q_heads)
         to->note = note(families[k].suits[KVF_K] ? families[v].why[KVF_V] : families[k].why[KVF_K]);
         return 0;
     }
-    ts_model_init(&m, 1, q_heads, 1, sizes[size], sizes[size], families[k].example[KVF_K], families[v].example[KVF_V]);
+    ts_model_init(&m, 1, 1, 1, sizes[size], sizes[size], families[k].example[KVF_K], families[v].example[KVF_V]);
     if (ts_bytes(&m, 0) >= 0) return 1;
     to->note = note(m.error);
     return 0;
@@ -114,58 +113,73 @@ static int possible(int k, int v, int size, int q_heads)
 
 static const int aims[] = {0, 1, 2, 63, 64, 127, 128, 192, -1};
 
-/* 140 rows of a prompt, then 40 rows that share unfolded tiles, then single rows across the block that is sealed at row 192. */
+/* A prompt of 140 rows, 24 rows that share unfolded tiles, single rows across the end of the block that row 191 seals. With `stored`,
+ * the prompt's queries are seen, too, and the oracle takes what the cache says that it stores. */
 static void run_cache(pair *p, int stored)
 {
-    ts_row rows[200];
+    ts_row rows[194];
     ts_how aimed = {.point_at = aims};
     p->m.params.sink = 4;
     p->m.params.recent = 64;
-    ts_rows(rows, 200, 0, 1, 0);
+    ts_rows(rows, COUNT(rows), 0, 1, 0);
     pair_open(p);
     if (stored)
         pair_prompt(p, rows, 140);
     else
         pair_feed(p, rows, 140, 140, NULL, 0);
-    if (stored) pair_see_stored(p, 0);
-    pair_feed(p, rows + 140, 40, 40, &aimed, !stored);
-    pair_feed(p, rows + 180, 18, 9, NULL, 0);
-    if (stored) pair_see_stored(p, 0);
-    if (stored) pair_next(p, 0, 1, 20, &aimed);
-    pair_feed(p, rows + 198, 2, 1, &aimed, 1);
+    pair_feed(p, rows + 140, 24, 24, &aimed, !stored);
+    pair_feed(p, rows + 164, 27, 27, NULL, 0);
+    if (!stored) pair_feed(p, rows + 191, 3, 1, &aimed, 1);
+    if (stored) {
+        pair_feed(p, rows + 191, 3, 3, NULL, 0);
+        pair_see_stored(p, 0);
+        pair_next(p, 0, 1, 24, &aimed);
+        pair_next(p, 0, 1, 1, &aimed);
+    }
     pair_close(p);
 }
 
-/* Layers of one cache: values `first` and on, keys shifted by `shift`, so that every pair is one layer of one cache. */
-static void run_layers(int shift, int first, int size, int group, int stored)
+/* A store and its readers, one for each number of query heads. */
+static void add_pair(ts_model *m, int k, int v, int stored)
+{
+    int store = m->params.n_layers;
+    for (int g = 0; g < GROUPS; g++) {
+        kvf_layer *l = &m->layers[m->params.n_layers++];
+        l->q_heads = groups[g];
+        if (g > 0) l->share = store;
+        l->k = stored ? families[k].example[KVF_K] : families[k].plain;
+        l->v = families[v].example[KVF_V];
+    }
+}
+
+/* Values `first` and on with keys shifted by `shift`: over all shifts, every pair once. */
+static void run_layers(int shift, int first, int size, int stored)
 {
     pair p = {0};
-    int n = 0, at[TS_LAYERS][2], q_heads = groups[group];
-    ts_model_init(&p.m, TS_LAYERS, q_heads, 1, sizes[size], sizes[size], NULL, NULL);
-    for (int v = first; v < n_families && v < first + TS_LAYERS; v++) {
+    ts_model_init(&p.m, TS_LAYERS, 1, 1, sizes[size], sizes[size], NULL, NULL);
+    p.m.params.n_layers = 0;
+    for (int v = first; v < n_families && v < first + STORES; v++) {
         int k = (v + shift) % n_families;
-        if (!possible(k, v, size, q_heads) || (stored && !families[k].estimates)) continue;
-        p.m.layers[n].k = stored ? families[k].example[KVF_K] : families[k].plain;
-        p.m.layers[n].v = families[v].example[KVF_V];
-        at[n][0] = k, at[n][1] = v, n++;
+        if (stored ? outcomes[k][v][size].agreed && families[k].estimates : possible(k, v, size)) add_pair(&p.m, k, v, stored);
     }
-    if (!n) return;
-    p.m.params.n_layers = n;
+    if (p.m.params.n_layers == 0) return;
     run_cache(&p, stored);
-    for (int i = 0; i < n && !stored; i++) outcomes[at[i][0]][at[i][1]][size].agreed |= 1u << group;
+    for (int v = first; v < n_families && v < first + STORES; v++) {
+        outcome *o = &outcomes[(v + shift) % n_families][v][size];
+        o->agreed = !o->note;
+    }
 }
 
 static void run_all(int stored)
 {
     for (int size = 0; size < SIZES; size++)
-        for (int group = stored ? GROUPS - 1 : 0; group < GROUPS; group++)
-            for (int shift = 0; shift < n_families; shift++)
-                for (int first = 0; first < n_families; first += TS_LAYERS) run_layers(shift, first, size, group, stored);
+        for (int shift = 0; shift < n_families; shift++)
+            for (int first = 0; first < n_families; first += STORES) run_layers(shift, first, size, stored);
 }
 
 /* ---- tables ---------------------------------------------------------------------------------------------------------------- */
 
-/* yes: agreed with every group at each of these sizes; else no, with the numbers of the notes. k or v -1: every one of that side. */
+/* yes: agreed at each of these sizes; else no, with the numbers of the notes. k or v -1: every one of that side. */
 static void print_cell(FILE *f, int k, int v, int first_size, int last_size)
 {
     int all = 1, refused[NOTES + 1] = {0};
@@ -175,7 +189,7 @@ static void print_cell(FILE *f, int k, int v, int first_size, int last_size)
         if (v < 0 ? !families[b].suits[KVF_V] : b != v) continue;
         for (int s = first_size; s <= last_size; s++) {
             const outcome *o = &outcomes[a][b][s];
-            if (o->agreed != (1u << GROUPS) - 1) all = 0, refused[o->note] = 1;
+            if (!o->agreed) all = 0, refused[o->note] = 1;
         }
     }
     fprintf(f, all ? " yes" : " no");
@@ -238,7 +252,6 @@ static void test_every_pair(void **state)
 static void test_every_pair_with_estimates(void **state)
 {
     (void)state;
-    find_families();
     run_all(1);
 }
 
@@ -280,5 +293,6 @@ int main(int argc, char **argv)
         print_tables(stdout);
         return fflush(stdout) ? 2 : 0;
     }
-    return ts_on_every_cpu("pairs", tests, sizeof tests / sizeof *tests);
+    /* On the library's choice of instruction sets alone: tests/parity holds the others to the same results, kind by kind. */
+    return cmocka_run_group_tests_name("pairs", tests, NULL, NULL);
 }
