@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "pictures.h"
+#include "measure.h"
 #include "result.h"
 
 #include <jansson.h>
@@ -111,16 +112,33 @@ static void add_quality(pictures *p, const json_t *run, const json_t *row)
 
 /* ---- speed ---------------------------------------------------------------------------------------------------------------- */
 
+/* The middle half of the samples; from the least to the most where only those are kept. */
+static void spread(const json_t *row, double *low, double *high)
+{
+    const json_t *us = json_object_get(row, "us");
+    int n = (int)json_array_size(us);
+    *low = result_real(row, "us_min");
+    *high = result_real(row, "us_max");
+    if (n < 4) return;
+    double *x = cli_alloc((size_t)n, sizeof *x);
+    for (int i = 0; i < n; i++) x[i] = json_number_value(json_array_get(us, (size_t)i));
+    measure_sort(x, (size_t)n);
+    *low = x[n / 4];
+    *high = x[n - 1 - n / 4];
+    free(x);
+}
+
 static void add_attend(pictures *p, const json_t *run, const json_t *row)
 {
     char title[200];
-    snprintf(title, sizeof title, "Attention of one token, a layer: %.0f/%.0f heads x %.0f, %.0f thread(s)",
+    double low, high;
+    spread(row, &low, &high);
+    snprintf(title, sizeof title, "Attention of one token, a layer: %.0f query and %.0f KV heads of size %.0f, threads %.0f",
              result_real(run, "q_heads"), result_real(run, "kv_heads"), result_real(run, "head_dim"),
              result_real(run, "threads"));
-    plot *one = picture(p, "attend", title, "tokens of history", "microseconds (median; band: min to max)");
+    plot *one = picture(p, "attend", title, "tokens of history", "microseconds (median; band: middle half of the samples)");
     if (one) one->log_x = one->log_y = true;
-    add(one, PLOT_LINES, result_string(row, "name"), result_real(run, "context"), result_real(row, "us_median"),
-        result_real(row, "us_min"), result_real(row, "us_max"), NULL);
+    add(one, PLOT_LINES, result_string(row, "name"), result_real(run, "context"), result_real(row, "us_median"), low, high, NULL);
 }
 
 static void add_memory(pictures *p, const json_t *run, const json_t *row)
@@ -140,21 +158,19 @@ static void add_memory(pictures *p, const json_t *run, const json_t *row)
 static void add_e2e(pictures *p, const json_t *run, const json_t *row)
 {
     char title[200];
-    const char *phase = result_string(row, "phase"), *name = result_string(row, "name");
-    double depth = result_real(run, "depth");
-    snprintf(title, sizeof title, "Speed of %s: %.80s, %.0f thread(s)", phase, result_string(run, "model"),
-             result_real(run, "threads"));
-    plot *one = picture(p, phase, title, "tokens of history", "tokens a second (median; band: min to max)");
+    const char *phase = result_string(row, "phase"), *name = result_string(row, "name"), *model = result_string(run, "model");
+    double depth = result_real(run, "depth"), us = result_real(row, "us_median"), rate = result_real(row, "tokens_per_s"), low,
+           high;
+    spread(row, &low, &high);
+    snprintf(title, sizeof title, "Speed of %s: %.80s, threads %.0f", phase, model, result_real(run, "threads"));
+    plot *one = picture(p, phase, title, "tokens of history", "tokens a second (median; band: middle half of the samples)");
     if (one) one->log_x = true;
-    add(one, PLOT_LINES, name, depth, result_real(row, "tokens_per_s"), result_real(row, "tokens_per_s_min"),
-        result_real(row, "tokens_per_s_max"), NULL);
+    add(one, PLOT_LINES, name, depth, rate, rate * us / high, rate * us / low, NULL);
     if (strcmp(phase, "decode") != 0) return;
-    snprintf(title, sizeof title, "Time of a decoded token: %.80s, %.0f thread(s)", result_string(run, "model"),
-             result_real(run, "threads"));
-    one = picture(p, "token", title, "tokens of history", "microseconds a token (median; band: min to max)");
+    snprintf(title, sizeof title, "Time of a decoded token: %.80s, threads %.0f", model, result_real(run, "threads"));
+    one = picture(p, "token", title, "tokens of history", "microseconds a token (median; band: middle half of the samples)");
     if (one) one->log_x = true;
-    add(one, PLOT_LINES, name, depth, result_real(row, "us_median"), result_real(row, "us_min"), result_real(row, "us_max"),
-        NULL);
+    add(one, PLOT_LINES, name, depth, us, low, high, NULL);
     add_memory(p, run, row);
 }
 

@@ -249,7 +249,8 @@ static void add_axes(cli_text *to, const plot *p, const ranges *r)
     if (kind_of(p) == PLOT_POINTS)
         cli_text_format(to,
                         "set key outside bottom center horizontal Left reverse noenhanced\nset lmargin at screen %g\n"
-                        "set rmargin at screen %g\nset bmargin at screen %g\nset tmargin at screen %g\n",
+                        "set rmargin at screen %g\nset bmargin at screen %g\nset tmargin at screen %g\n"
+                        "set xtics (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)\n",
                         LEFT, RIGHT, BOTTOM, TOP);
     else
         cli_text_format(to, "set key outside right top vertical Left reverse noenhanced\n");

@@ -21,10 +21,10 @@ static double overlap(box a, box b)
     return common(a.x, a.width, b.x, b.width) * common(a.y, a.height, b.y, b.height);
 }
 
-/* Right, left, above, below, then the corners. */
+/* First those that a falling staircase through the point leaves free. */
 static box candidate(const plot_label *l, int ring, int direction)
 {
-    static const double way[DIRECTIONS][2] = {{1, 0}, {-1, 0}, {0, 1}, {0, -1}, {1, 1}, {1, -1}, {-1, 1}, {-1, -1}};
+    static const double way[DIRECTIONS][2] = {{1, 1}, {-1, -1}, {-1, 0}, {1, 0}, {0, -1}, {1, -1}, {-1, 1}, {0, 1}};
     double away = POINT / 2 + GAP + ring * RING;
     return (box){l->x + way[direction][0] * (away + l->width / 2), l->y + way[direction][1] * (away + l->height / 2), l->width,
                  l->height};

@@ -58,7 +58,7 @@ static const char E2E[] =
     "{'run':1,'phase':'decode','name':'x','tokens_per_s':30,'tokens_per_s_min':20,'tokens_per_s_max':35,'us_median':33000,"
     "'us_min':30000,'us_max':40000,'held':4104,'accounted':8388608,'peak':104857600},"
     "{'run':0,'phase':'prefill','name':'x','tokens_per_s':500,'tokens_per_s_min':400,'tokens_per_s_max':550},"
-    "{'run':2,'phase':'decode','name':'x','tokens_per_s':7,'tokens_per_s_min':6,'tokens_per_s_max':8,'held':520}]}";
+    "{'run':2,'phase':'decode','name':'x','tokens_per_s':7,'us_median':4.5,'us':[8,1,2,3,4,5,6,7],'held':520}]}";
 
 /* Single quotes for double ones: readable here. */
 static json_t *results_of(const char *text)
@@ -83,8 +83,10 @@ static void test_e2e(void **state)
     assert_int_equal(speed->n_series, 1);
     assert_int_equal(speed->series[0].n, 2);
     const plot_point *at = &speed->series[0].point[1];
-    assert_true(at->x == 4096 && at->y == 30 && at->low == 20 && at->high == 35);
-    assert_string_equal(titled(&p, "Speed of decode: n.gguf")->file, "decode-2");
+    assert_true(at->x == 4096 && at->y == 30 && at->low == 24.75 && at->high == 33);
+    const plot *other = titled(&p, "Speed of decode: n.gguf");
+    assert_string_equal(other->file, "decode-2");
+    assert_true(other->series[0].point[0].low == 5.25 && other->series[0].point[0].high == 10.5); /* samples 3 to 6 of 8 */
     const plot *cache = titled(&p, "Memory of the cache: m.gguf");
     assert_true(cache->series[0].point[0].x == 520 && cache->series[0].point[0].y == 2); /* the host's cells count */
     pictures_free(&p);
