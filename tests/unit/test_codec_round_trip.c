@@ -272,8 +272,7 @@ static void one_spec(const char *spec, kvf_side side, void *user)
     for (int d = 0; d < CI_DIMS; d++)
         for (int kind = 0; kind < CI_KIND_COUNT; kind++) {
             int dim = ci_dims[d];
-            if (dim > 192 && (d + kind) % 3)
-                continue; /* turning them is slow here: a third of the inputs, another for each size */
+            if (!ci_takes(spec, side, d, kind)) continue;
             size_t n = (size_t)(CI_TOKENS * dim);
             float *x = ci_alloc(n * sizeof *x);
             double *in = ci_alloc(2 * n * sizeof *in), *out = ci_alloc(2 * n * sizeof *out); /* with what rotations add */
