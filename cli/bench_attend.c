@@ -213,13 +213,7 @@ static int run(const settings *s, const grid *g, const cli_arms *arms)
                  plan.pool >> 20, cli_bytes((int64_t)cache));
     cli_catch_interrupt();
     int code = run_grid(g, &plan);
-    if (code != CLI_GO && json_array_size(json_object_get(plan.result, "rows")) == 0) {
-        json_decref(plan.result);
-        return code;
-    }
-    int printed = result_out(plan.result, &s->out);
-    if (code == CLI_GO) code = plan.refused || plan.wrong ? CLI_CANNOT : CLI_DONE;
-    return printed == CLI_DONE ? cli_finish(code) : printed;
+    return result_end(plan.result, code, plan.refused || plan.wrong, &s->out);
 }
 
 int bench_attend(int argc, char **argv)

@@ -82,13 +82,7 @@ static int run(const settings *s, const cli_arms *arms, const int *depth, int n)
                      .result = result_new("e2e", TRIAL_SEED)};
     cli_catch_interrupt();
     int code = run_all(s, &plan, depth, n);
-    if (code != CLI_GO && json_array_size(json_object_get(plan.result, "rows")) == 0) {
-        json_decref(plan.result);
-        return code;
-    }
-    int printed = result_out(plan.result, &s->out);
-    if (code == CLI_GO) code = plan.refused || plan.wrong ? CLI_CANNOT : CLI_DONE;
-    return printed == CLI_DONE ? cli_finish(code) : printed;
+    return result_end(plan.result, code, plan.refused || plan.wrong, &s->out);
 }
 
 /* Each model is looked at before the first one is measured for minutes. */

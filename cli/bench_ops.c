@@ -260,9 +260,7 @@ static int run(const settings *s)
     int code = measure_all(&plan, s);
     if (cli_interrupted()) json_object_set_new(plan.result, "interrupted", json_true());
     plan.reader.release(plan.reader.self);
-    int printed = result_out(plan.result, &s->out);
-    if (code == CLI_GO) code = plan.wrong ? CLI_CANNOT : CLI_DONE;
-    return printed == CLI_DONE ? cli_finish(code) : printed;
+    return result_end(plan.result, code, plan.wrong, &s->out);
 }
 
 int bench_ops(int argc, char **argv)

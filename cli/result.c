@@ -179,6 +179,17 @@ int result_out(json_t *result, const result_settings *s)
     return saved == CLI_GO ? code : saved;
 }
 
+int result_end(json_t *result, int code, bool wrong, const result_settings *s)
+{
+    if (code != CLI_GO && json_array_size(json_object_get(result, "rows")) == 0) {
+        json_decref(result);
+        return code;
+    }
+    int printed = result_out(result, s);
+    if (code == CLI_GO) code = wrong ? CLI_CANNOT : CLI_DONE;
+    return printed == CLI_DONE ? cli_finish(code) : printed;
+}
+
 double result_real(const json_t *o, const char *key)
 {
     return json_number_value(json_object_get(o, key));

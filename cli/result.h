@@ -68,6 +68,9 @@ void result_refuse(struct json_t *result, const char *sentence); /* once each */
 int result_check(const result_settings *s);
 /* Saves, then prints as asked for, and drops the reference. CLI_DONE or CLI_CANNOT after a sentence. */
 int result_out(struct json_t *result, const result_settings *s);
+/* The same at the end of a run that gave `code` (CLI_GO or an exit code) and in which something went `wrong`; a run without rows
+ * shows nothing. The exit code of the program. */
+int result_end(struct json_t *result, int code, bool wrong, const result_settings *s);
 /* Its parts: CLI_GO or CLI_CANNOT; "table", "md", "csv" or "json"; CLI_DONE or CLI_CANNOT. */
 int result_save(const struct json_t *result, const char *path);
 const char *result_form(const result_settings *s);
