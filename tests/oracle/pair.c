@@ -56,7 +56,8 @@ void pair_close(pair *p)
 
 static void compare(pair *p, const ts_batch *b, int layer, const float *got, const double *want, int width, const char *what)
 {
-    int heads = p->m.layers[layer].q_heads;
+    const kvf_layer *l = &p->m.layers[layer];
+    int heads = l->q_heads;
     double unit = 1, bound = p->bound;
     if (p->bound >= FIXED_POINT && b->how.point_at) bound = AIMED;
     for (int i = 0; i < b->n * heads * width; i++) unit = isfinite(want[i]) ? fmax(unit, fabs(want[i])) : unit;
@@ -66,8 +67,8 @@ static void compare(pair *p, const ts_batch *b, int layer, const float *got, con
         if (d <= 1) continue;
         const ts_row *r = &b->rows[i / width / heads];
         fail_msg("%s: K %s, V %s, layer %d, row %d (sequence %d, position %d), head %d, channel %d: %.9g, expected %.9g", what,
-                 p->m.params.k, p->m.params.v, layer, i / width / heads, r->seq, r->pos, i / width % heads, i % width,
-                 (double)got[i], want[i]);
+                 l->k ? l->k : p->m.params.k, l->v ? l->v : p->m.params.v, layer, i / width / heads, r->seq, r->pos,
+                 i / width % heads, i % width, (double)got[i], want[i]);
     }
 }
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Every codec of keys with every codec of values: one example of each, as the registry lists them, at the head sizes that models have,
- * with one and three query heads to a KV head. Every layer of a cache that stores anything has codecs of its own; a further layer reads
- * the same store with the other number of query heads. `test_pairs print` writes what came out as the tables of docs/SUPPORT.md; a pair that disagrees ends it without one. */
+ * Every codec of keys with every codec of values: one example of each, as the registry lists them, at the head sizes that models
+ * have, with one and three query heads to a KV head. Every layer of a cache that stores anything has codecs of its own; a further
+ * layer reads the same store with the other number of query heads. `test_pairs print` writes what came out as the tables of
+ * docs/SUPPORT.md; a pair that disagrees ends it without one. */
 #define _POSIX_C_SOURCE 200809L /* open_memstream */
 #include "pair.h"
 
