@@ -6,6 +6,7 @@
 
 #include <jansson.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,14 +24,16 @@ static const cli_syntax syntax = {
     .command = "bench compare",
     .usage = "A.json B.json [OPTIONS]",
     .about = "Compares two results that --save wrote, row by row: how many times as fast as its baseline was it in A, and in B?\n"
-             "The noise of both runs counts; times alone are never compared, as machines differ from day to day.",
+             "The noise of both runs counts; times alone are never compared, as machines differ from day to day. Of results of\n"
+             "kvfold quality: is the mean divergence less or more in B than in A?",
     .options = options,
 };
 
 /* ---- which rows belong together ------------------------------------------------------------------------------------------- */
 
 /* What a row is, besides its name; looked up in the row, then in its run. */
-static const char *const identity[] = {"phase", "model", "q_heads", "kv_heads", "head_dim", "context", "depth", "threads"};
+static const char *const identity[] = {"phase", "model",   "q_heads", "kv_heads", "head_dim", "context",
+                                       "depth", "threads", "texts",   "score",    "chunks",   "seal_each"};
 enum { N_IDENTITY = sizeof identity / sizeof *identity };
 
 static const json_t *run_of(const json_t *result, const json_t *row)
@@ -91,6 +94,21 @@ static bool load_side(side *s)
     return s->pair.n > 0;
 }
 
+/* Of quality, nothing is random but which text was read: the errors of the means say what may be said. With the same text in both,
+ * as here, they are too wide, never too narrow. */
+static json_t *loss_json(const json_t *a, const json_t *b)
+{
+    static const double z = 2.5758; /* 99 %, both sides */
+    double apart = result_real(b, "kld_mean") - result_real(a, "kld_mean");
+    double error = z * hypot(result_real(a, "kld_error"), result_real(b, "kld_error"));
+    bool known = json_object_get(a, "kld_error") && json_object_get(b, "kld_error");
+    const char *verdict = apart < -error ? "less loss" : apart > error ? "more loss" : "not distinguishable";
+    return json_pack("{s:s, s:f, s:f, s:f, s:f, s:f, s:f, s:s}", "name", result_string(a, "name"), "kld_a",
+                     result_real(a, "kld_mean"), "kld_b", result_real(b, "kld_mean"), "kld_apart", apart, "kld_apart_error",
+                     error, "ppl_ratio_a", result_real(a, "ppl_ratio"), "ppl_ratio_b", result_real(b, "ppl_ratio"), "loss",
+                     known ? verdict : "too few positions");
+}
+
 static json_t *row_json(const side *a, const side *b)
 {
     measure_ratio r;
@@ -114,6 +132,10 @@ static const char *compare_row(side *a, side *b, json_t *out, int run)
     const char *base = result_string(a->row, "base");
     b->row = find(a->result, a->row, b->result, result_string(a->row, "name"));
     if (!b->row) return "only in A";
+    if (json_object_get(a->row, "kld_mean") && json_object_get(b->row, "kld_mean")) {
+        result_add_row(out, run, loss_json(a->row, b->row));
+        return NULL;
+    }
     a->base = find(a->result, a->row, a->result, base);
     b->base = find(a->result, a->row, b->result, base);
     if (!a->base || !b->base) return "its baseline in A is not in B";
@@ -162,7 +184,7 @@ static int compare(json_t *a_result, json_t *b_result, const settings *s)
                   result_string(a_result, "kind"), s->file[1], result_string(b_result, "kind"));
         return CLI_USAGE;
     }
-    json_t *out = result_new("compare");
+    json_t *out = result_new("compare", TRIAL_SEED);
     json_object_set_new(out, "a", cli_json_text(s->file[0]));
     json_object_set_new(out, "b", cli_json_text(s->file[1]));
     side *two = cli_alloc(2, sizeof *two);
@@ -176,7 +198,7 @@ static int compare(json_t *a_result, json_t *b_result, const settings *s)
         return CLI_CANNOT;
     }
     note_differences(a_result, b_result, json_array_get(json_object_get(out, "runs"), 0));
-    return result_out(out, result_table_of("compare"), &s->out);
+    return result_out(out, &s->out);
 }
 
 int bench_compare(int argc, char **argv)

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench.h"
+#include "measure_random.h"
 
 #include <ggml.h>
 #include <math.h>
@@ -8,18 +9,10 @@
 
 /* ---- inputs --------------------------------------------------------------------------------------------------------------- */
 
-static uint64_t next_random(uint64_t *state)
-{
-    *state ^= *state << 13; /* xorshift64, Marsaglia 2003 */
-    *state ^= *state >> 7;
-    *state ^= *state << 17;
-    return *state;
-}
-
 /* Nearly normal, variance 1: the sum of four uniform 16-bit numbers. */
 static float bell(uint64_t *state)
 {
-    uint64_t r = next_random(state);
+    uint64_t r = measure_next(state);
     int sum = (int)(r & 0xffff) + (int)(r >> 16 & 0xffff) + (int)(r >> 32 & 0xffff) + (int)(r >> 48);
     return (float)(sum - 2 * 65535) * (1.7320508f / 65535.0f);
 }
@@ -46,7 +39,7 @@ bench_data *bench_data_create(const bench_shape *shape, uint64_t seed)
     bench_data *d = calloc(1, sizeof *d);
     if (!d) return NULL;
     *d = (bench_data){*shape, malloc(rows * 2), malloc(rows * 2), malloc(queries * sizeof(float))};
-    uint64_t state = seed | 1;
+    uint64_t state = seed;
     if (!d->k || !d->v || !d->q || fill_rows(d->k, shape, 1, &state) != 0 || fill_rows(d->v, shape, 0, &state) != 0) {
         bench_data_free(d);
         return NULL;

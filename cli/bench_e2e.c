@@ -79,16 +79,10 @@ static int run(const settings *s, const cli_arms *arms, const int *depth, int n)
                              .threads = (int)s->threads},
                      .arms = arms,
                      .pool = s->pool ? (size_t)s->pool << 20 : 2 * cache,
-                     .result = result_new("e2e")};
+                     .result = result_new("e2e", TRIAL_SEED)};
     cli_catch_interrupt();
     int code = run_all(s, &plan, depth, n);
-    if (code != CLI_GO && json_array_size(json_object_get(plan.result, "rows")) == 0) {
-        json_decref(plan.result);
-        return code;
-    }
-    int printed = result_out(plan.result, result_table_of("e2e"), &s->out);
-    if (code == CLI_GO) code = plan.refused || plan.wrong ? CLI_CANNOT : CLI_DONE;
-    return printed == CLI_DONE ? cli_finish(code) : printed;
+    return result_end(plan.result, code, plan.refused || plan.wrong, &s->out);
 }
 
 /* Each model is looked at before the first one is measured for minutes. */
@@ -118,6 +112,7 @@ int bench_e2e(int argc, char **argv)
     int code = cli_parse(&syntax, &s, argc, argv);
     if (code == CLI_GO) code = bench_numbers("--depth", s.depths, 1, 1 << 24, depth, &n, DEPTHS_MOST);
     if (code == CLI_GO) code = check_models(&s);
+    if (code == CLI_GO) code = result_check(&s.out);
     if (code != CLI_GO) return code;
     cli_arms *arms = cli_alloc(1, sizeof *arms);
     code = cli_arms_make(arms, s.list, &s.kv);

@@ -314,14 +314,13 @@ static int new_run(run *r, int phase)
 {
     char title[300];
     const e2e_settings *set = &r->plan->set;
-    const char *slash = strrchr(r->model, '/'), *name = slash ? slash + 1 : r->model;
+    const char *name = cli_file_name(r->model);
     json_t *o = trial_json(&r->trial);
     json_object_set_new(o, "phase", json_string(PHASE[phase]));
     json_object_set_new(o, "model", cli_json_text(name));
     json_object_set_new(o, "depth", json_integer(r->depth));
     json_object_set_new(o, "tokens", json_integer(phase == 0 ? set->predict : set->prompt));
     json_object_set_new(o, "batch", json_integer(set->batch));
-    json_object_set_new(o, "seed", json_integer(TRIAL_SEED));
     snprintf(title, sizeof title, "%.120s: %s at depth %d, %d tokens a sample, batches of %d, %d thread%s, %d samples", name,
              PHASE[phase], r->depth, phase == 0 ? set->predict : set->prompt, set->batch, set->threads,
              set->threads == 1 ? "" : "s", r->trial.rounds.rounds);

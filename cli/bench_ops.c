@@ -251,9 +251,8 @@ static int run(const settings *s)
         cli_error("out of memory");
         return CLI_CANNOT;
     }
-    plan.result = result_new("ops");
-    json_t *o = json_pack("{s:I, s:I, s:i, s:I}", "head_dim", (json_int_t)s->head_dim, "pool", (json_int_t)plan.pool, "threads",
-                          1, "seed", (json_int_t)TRIAL_SEED);
+    plan.result = result_new("ops", TRIAL_SEED);
+    json_t *o = json_pack("{s:I, s:I, s:i}", "head_dim", (json_int_t)s->head_dim, "pool", (json_int_t)plan.pool, "threads", 1);
     snprintf(title, sizeof title, "64 rows of a head of size %d a call, 1 thread, %d samples", (int)s->head_dim, (int)s->samples);
     plan.run = result_add_run(plan.result, o, title);
     if (plan.pool < cache) result_add_note(o, "the pool is smaller than the last-level cache: times are those of the cache");
@@ -261,9 +260,7 @@ static int run(const settings *s)
     int code = measure_all(&plan, s);
     if (cli_interrupted()) json_object_set_new(plan.result, "interrupted", json_true());
     plan.reader.release(plan.reader.self);
-    int printed = result_out(plan.result, result_table_of("ops"), &s->out);
-    if (code == CLI_GO) code = plan.wrong ? CLI_CANNOT : CLI_DONE;
-    return printed == CLI_DONE ? cli_finish(code) : printed;
+    return result_end(plan.result, code, plan.wrong, &s->out);
 }
 
 int bench_ops(int argc, char **argv)
@@ -280,6 +277,7 @@ int bench_ops(int argc, char **argv)
     if (all.data) s.codecs = all.data;
     if (strcmp(s.codecs, "none") == 0) s.codecs = "";
     code = check_codecs(&s);
+    if (code == CLI_GO) code = result_check(&s.out);
     if (code == CLI_GO) code = run(&s);
     cli_text_free(&all);
     return code;

@@ -16,23 +16,17 @@ static size_t lines(size_t bytes)
 
 /* ---- inputs --------------------------------------------------------------------------------------------------------------- */
 
-/* Uniform, -2 to 2, from the upper bits of a multiplicative sequence: cheap, as there are many. */
+/* Uniform, -2 to 2. */
 static void fill_floats(const bench_op *op, uint64_t seed, void *in)
 {
     float *x = in;
-    for (size_t i = 0; i < op->in_bytes / sizeof *x; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        x[i] = (float)(int32_t)(seed >> 32) * 0x1p-30f;
-    }
+    for (size_t i = 0; i < op->in_bytes / sizeof *x; i++) x[i] = (float)(int32_t)(measure_next(&seed) >> 32) * 0x1p-30f;
 }
 
 static void fill_codes(const bench_op *op, uint64_t seed, void *in)
 {
     uint8_t *x = in;
-    for (size_t i = 0; i < op->in_bytes; i++) {
-        seed = seed * 6364136223846793005u + 1442695040888963407u;
-        x[i] = (uint8_t)(seed >> (64 - op->bits));
-    }
+    for (size_t i = 0; i < op->in_bytes; i++) x[i] = (uint8_t)(measure_next(&seed) >> (64 - op->bits));
 }
 
 static void fill_bytes(const bench_op *op, uint64_t seed, void *in)

@@ -132,7 +132,6 @@ static void report(const attend_run *r, const bench_data *d, bench_plan *plan)
     json_t *run = trial_json(&r->trial);
     add_shape(run, s);
     json_object_set_new(run, "pool", json_integer((json_int_t)plan->pool));
-    json_object_set_new(run, "seed", json_integer(TRIAL_SEED));
     snprintf(title, sizeof title, "%d query heads, %d KV heads, head size %d, %d tokens, %d thread%s, %d samples", s->q_heads,
              s->kv_heads, s->head_dim, s->context, s->threads, s->threads == 1 ? "" : "s", r->trial.rounds.rounds);
     int number = result_add_run(plan->result, run, title);

@@ -66,6 +66,9 @@ void *cli_alloc(size_t count, size_t size); /* zeroed; ends the program when out
 /* "23.6 MiB" into one of a few rotating buffers. */
 const char *cli_bytes(int64_t bytes);
 
+/* What follows the last slash. */
+const char *cli_file_name(const char *path);
+
 /* Edit distance, for "did you mean". */
 size_t cli_distance(const char *a, const char *b);
 
@@ -109,16 +112,12 @@ struct json_t *cli_json_real(double x);
 /* Text that may not be UTF-8, as a path. */
 struct json_t *cli_json_text(const char *text);
 
-/* ---- save.c: results that are kept ------------------------------------------------------------------------------------------ */
+/* ---- save.c: what is kept --------------------------------------------------------------------------------------------------- */
 
-/* Writes the object to a file and drops the reference. What was in the file before is replaced only by a whole new result: the
- * text goes to a file beside it, which then takes its name. CLI_GO, or CLI_CANNOT after a sentence. */
-int cli_save_json(const char *path, struct json_t *object);
+/* Writes a file. What was in it before is replaced only by the whole of the new bytes: they go to a file beside it, which then
+ * takes its name. CLI_GO, or CLI_CANNOT after a sentence. */
+int cli_save(const char *path, const char *bytes, size_t n);
 /* Is there a folder to save in? CLI_GO, or CLI_CANNOT after a sentence: better said before a long run than after it. */
 int cli_save_check(const char *path);
-/* Machine, build and versions: what a figure cannot be read without. */
-struct json_t *cli_machine_json(void);
-/* The words of a command line, quoted where a shell needs it. */
-void cli_command_text(cli_text *text, int argc, char **argv);
 
 #endif

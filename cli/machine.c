@@ -53,7 +53,11 @@ json_t *machine_json(void)
     json_object_set_new(o, "processors", json_integer(sysconf(_SC_NPROCESSORS_ONLN)));
     json_object_set_new(o, "last_level_cache", json_integer((json_int_t)machine_last_level_cache()));
     json_object_set_new(o, "memory", json_integer((json_int_t)cli_memory_total()));
-    if (uname(&system) == 0) json_object_set_new(o, "system", cli_json_text(system.release));
+    if (uname(&system) == 0) {
+        json_object_set_new(o, "system", cli_json_text(system.sysname));
+        json_object_set_new(o, "release", cli_json_text(system.release));
+        json_object_set_new(o, "architecture", cli_json_text(system.machine));
+    }
     json_object_set_new(o, "kvfold", json_string(kvf_version()));
     json_object_set_new(o, "build", json_string(cli_build_id()));
     json_object_set_new(o, "compiler", json_string(cli_compiler()));

@@ -122,6 +122,8 @@ double measure_amdahl(double share);
 /* Of bytes, for measure_arm.digest. */
 uint64_t measure_digest(const void *bytes, size_t n);
 
+void measure_sort(double *x, size_t n); /* ascending */
+
 double measure_median(const double *x, int n); /* n at most MEASURE_SAMPLES_MAX */
 
 #endif

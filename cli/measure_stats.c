@@ -15,9 +15,14 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
+void measure_sort(double *x, size_t n)
+{
+    qsort(x, n, sizeof *x, by_value);
+}
+
 static double median_in_place(double *x, int n)
 {
-    qsort(x, (size_t)n, sizeof *x, by_value);
+    measure_sort(x, (size_t)n);
     return n % 2 ? x[n / 2] : 0.5 * (x[n / 2 - 1] + x[n / 2]);
 }
 
@@ -32,7 +37,7 @@ double measure_median(const double *x, int n)
 static void interval(double *estimate, double *low, double *high)
 {
     static const double tail = 0.005;
-    qsort(estimate, RESAMPLES, sizeof *estimate, by_value);
+    measure_sort(estimate, RESAMPLES);
     *low = estimate[(int)(tail * RESAMPLES)];
     *high = estimate[RESAMPLES - 1 - (int)(tail * RESAMPLES)];
 }

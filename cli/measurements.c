@@ -37,7 +37,7 @@ static int save_page(const settings *s, const json_t *results, const pictures *p
     cli_text page = {0}, path = {0};
     page_html(results, p, s->folder, drawn, &page);
     cli_text_format(&path, "%s/report.html", s->folder);
-    int code = result_save_bytes(path.data, page.data, page.length);
+    int code = cli_save(path.data, page.data, page.length);
     if (code == CLI_GO) printf("%s: %d pictures, %zu results\n", path.data, drawn ? p->n : 0, json_array_size(results));
     cli_text_free(&page);
     cli_text_free(&path);
@@ -48,6 +48,7 @@ static int save_markdown(const settings *s, const json_t *results)
 {
     size_t i;
     json_t *result;
+    const char *last = "";
     cli_text t = {0};
     cli_text_format(
         &t, "# Measurements\n\nWritten by `kvfold report` from saved results; do not edit. Only figures of one table can be "
@@ -56,10 +57,11 @@ static int save_markdown(const settings *s, const json_t *results)
     {
         const result_table *table = result_table_of(result_string(result, "kind"));
         if (!table) continue;
-        cli_text_format(&t, "\n## %s\n\n", table->kind);
+        cli_text_format(&t, strcmp(last, table->kind) == 0 ? "\n" : "\n## %s\n\n", table->kind);
+        last = table->kind;
         result_markdown(result, table, &t);
     }
-    int code = result_save_bytes(s->markdown, t.data, t.length);
+    int code = cli_save(s->markdown, t.data, t.length);
     cli_text_free(&t);
     return code;
 }

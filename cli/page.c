@@ -56,35 +56,15 @@ static void add_picture(cli_text *to, const plot *p, const char *folder)
 
 /* ---- tables --------------------------------------------------------------------------------------------------------------- */
 
-static bool of_run(const json_t *row, size_t run)
-{
-    return (size_t)json_integer_value(json_object_get(row, "run")) == run;
-}
-
-static bool is_empty(const json_t *rows, size_t run, const result_column *c)
-{
-    size_t i;
-    json_t *row;
-    char text[160];
-    json_array_foreach(rows, i, row)
-    {
-        if (!of_run(row, run)) continue;
-        result_cell(row, c, text, sizeof text);
-        if (text[0] && strcmp(text, "-") != 0) return false;
-    }
-    return true;
-}
-
 static void add_row(cli_text *to, const json_t *rows, size_t run, const result_column *column, const json_t *row)
 {
-    char text[160];
+    char text[RESULT_CELL];
     cli_text_format(to, "<tr>");
     for (const result_column *c = column; c->key; c++) {
-        if (is_empty(rows, run, c)) continue;
-        bool words = c->kind == RESULT_TEXT || c->kind == RESULT_RATIO || c->kind == RESULT_CEILING;
+        if (result_is_empty(rows, run, c)) continue;
         snprintf(text, sizeof text, "%s", c->head);
         if (row) result_cell(row, c, text, sizeof text);
-        add_element(to, !row ? "th" : words ? "td" : "td class=n", text);
+        add_element(to, !row ? "th" : result_is_words(c) ? "td" : "td class=n", text);
     }
     cli_text_format(to, "</tr>\n");
 }
@@ -98,7 +78,7 @@ static void add_run(cli_text *to, const json_t *result, size_t run, const result
     json_array_foreach(json_object_get(o, "notes"), i, note) add_element(to, "li", json_string_value(note));
     cli_text_format(to, "</ul>\n<table>\n");
     add_row(to, rows, run, table->column, NULL);
-    json_array_foreach(rows, i, row) if (of_run(row, run)) add_row(to, rows, run, table->column, row);
+    json_array_foreach(rows, i, row) if (result_of_run(row, run)) add_row(to, rows, run, table->column, row);
     cli_text_format(to, "</table>\n");
 }
 

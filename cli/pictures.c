@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "pictures.h"
+#include "measure.h"
 #include "result.h"
 
 #include <jansson.h>
@@ -58,41 +59,86 @@ static void add_front(plot *p)
         if (keep[i]) add(p, PLOT_FRONT, "Pareto front", all[i].x, all[i].y, 0, 0, NULL);
 }
 
-/* A value of 0 has no place on a logarithmic axis: what is below the arithmetic of the comparison is drawn there. */
-static const double KLD_FLOOR = 1e-7, PPL_FLOOR = 1e-5;
+/* Codecs of one family look alike: "turbo" of turbo3/turbo2. */
+static void family(const json_t *row, char *text, size_t size)
+{
+    const char *k = result_string(row, "k");
+    int letters = (int)strspn(k, "abcdefghijklmnopqrstuvwxyz");
+    if (json_is_true(json_object_get(row, "libllama")))
+        snprintf(text, size, "libllama's own");
+    else if (letters > 1)
+        snprintf(text, size, "%.*s", letters < 40 ? letters : 40, k);
+    else
+        snprintf(text, size, "f16, q8_0, q4_0"); /* what is named after a type */
+}
+
+/* "uni4" for "uni4/uni4". */
+static void short_name(const char *name, char *text, size_t size)
+{
+    const char *slash = strchr(name, '/');
+    size_t half = slash ? (size_t)(slash - name) : 0;
+    bool twice = slash && strlen(slash + 1) == half && strncmp(name, slash + 1, half) == 0;
+    snprintf(text, size, "%.*s", twice ? (int)half : (int)strlen(name), name);
+}
+
+/* A value of 0 has no place on a logarithmic axis: what is below the arithmetic of the comparison, or below the noise of a text,
+ * is drawn there. */
+static const double KLD_LEAST = 1e-7, PPL_LEAST = 1e-4;
+
+static void add_loss(plot *p, const json_t *row, double value, double error, double least)
+{
+    char series[64], label[PLOT_NAME];
+    double low = value - error, high = value + error;
+    family(row, series, sizeof series);
+    short_name(result_string(row, "name"), label, sizeof label);
+    if (p) p->log_x = p->log_y = true;
+    add(p, PLOT_POINTS, series, result_real(row, "bits_per_value"), value > least ? value : least, low > least ? low : least,
+        high > least ? high : least, label);
+}
 
 static void add_quality(pictures *p, const json_t *run, const json_t *row)
 {
     char title[200];
-    const char *series = json_is_true(json_object_get(row, "libllama")) ? "libllama's own" : "kvfold";
-    double bits = result_real(row, "bits_per_value"), kld = result_real(row, "kld_mean");
-    if (bits <= 0) return;
-    snprintf(title, sizeof title, "Loss against bits: %.80s, %.0f tokens", result_string(run, "model"),
-             result_real(run, "context"));
-    plot *one = picture(p, "kld", title, "bits a value, all-in", "mean KL divergence (1e-7: no more)");
-    if (one) one->log_y = true;
-    add(one, PLOT_POINTS, series, bits, kld > KLD_FLOOR ? kld : KLD_FLOOR, 0, 0, result_string(row, "name"));
-    snprintf(title, sizeof title, "Perplexity against bits: %.80s, %.0f tokens", result_string(run, "model"),
-             result_real(run, "context"));
-    one = picture(p, "ppl", title, "bits a value, all-in", "perplexity over that of f16, less 1 (1e-5: no more)");
-    if (one) one->log_y = true;
-    double ratio = result_real(row, "ppl_ratio") - 1;
+    static const char x[] = "bits a value of the whole cache (codes, exact rows, tables); K/V the same where one name stands";
+    if (result_real(row, "bits_per_value") <= 0) return;
+    snprintf(title, sizeof title, "Loss against bits: %.160s", result_string(run, "title"));
+    add_loss(picture(p, "kld", title, x, "mean KL divergence from f16, nats; bars: standard error (1e-7: that or less)"), row,
+             result_real(row, "kld_mean"), result_real(row, "kld_error"), KLD_LEAST);
+    snprintf(title, sizeof title, "Perplexity against bits: %.160s", result_string(run, "title"));
     if (json_object_get(row, "ppl_ratio"))
-        add(one, PLOT_POINTS, series, bits, ratio > PPL_FLOOR ? ratio : PPL_FLOOR, 0, 0, result_string(row, "name"));
+        add_loss(picture(p, "ppl", title, x, "perplexity over that of f16, less 1; bars: standard error (1e-4: that or less)"),
+                 row, result_real(row, "ppl_ratio") - 1, result_real(row, "ppl_ratio_error"), PPL_LEAST);
 }
 
 /* ---- speed ---------------------------------------------------------------------------------------------------------------- */
 
+/* The middle half of the samples; from the least to the most where only those are kept. */
+static void spread(const json_t *row, double *low, double *high)
+{
+    const json_t *us = json_object_get(row, "us");
+    int n = (int)json_array_size(us);
+    *low = result_real(row, "us_min");
+    *high = result_real(row, "us_max");
+    if (n < 4) return;
+    double *x = cli_alloc((size_t)n, sizeof *x);
+    for (int i = 0; i < n; i++) x[i] = json_number_value(json_array_get(us, (size_t)i));
+    measure_sort(x, (size_t)n);
+    *low = x[n / 4];
+    *high = x[n - 1 - n / 4];
+    free(x);
+}
+
 static void add_attend(pictures *p, const json_t *run, const json_t *row)
 {
     char title[200];
-    snprintf(title, sizeof title, "Attention of one token, a layer: %.0f/%.0f heads x %.0f, %.0f thread(s)",
+    double low, high;
+    spread(row, &low, &high);
+    snprintf(title, sizeof title, "Attention of one token, a layer: %.0f query and %.0f KV heads of size %.0f, threads %.0f",
              result_real(run, "q_heads"), result_real(run, "kv_heads"), result_real(run, "head_dim"),
              result_real(run, "threads"));
-    plot *one = picture(p, "attend", title, "tokens of history", "microseconds (median; band: min to max)");
+    plot *one = picture(p, "attend", title, "tokens of history", "microseconds (median; band: middle half of the samples)");
     if (one) one->log_x = one->log_y = true;
-    add(one, PLOT_LINES, result_string(row, "name"), result_real(run, "context"), result_real(row, "us_median"),
-        result_real(row, "us_min"), result_real(row, "us_max"), NULL);
+    add(one, PLOT_LINES, result_string(row, "name"), result_real(run, "context"), result_real(row, "us_median"), low, high, NULL);
 }
 
 static void add_memory(pictures *p, const json_t *run, const json_t *row)
@@ -112,21 +158,19 @@ static void add_memory(pictures *p, const json_t *run, const json_t *row)
 static void add_e2e(pictures *p, const json_t *run, const json_t *row)
 {
     char title[200];
-    const char *phase = result_string(row, "phase"), *name = result_string(row, "name");
-    double depth = result_real(run, "depth");
-    snprintf(title, sizeof title, "Speed of %s: %.80s, %.0f thread(s)", phase, result_string(run, "model"),
-             result_real(run, "threads"));
-    plot *one = picture(p, phase, title, "tokens of history", "tokens a second (median; band: min to max)");
+    const char *phase = result_string(row, "phase"), *name = result_string(row, "name"), *model = result_string(run, "model");
+    double depth = result_real(run, "depth"), us = result_real(row, "us_median"), rate = result_real(row, "tokens_per_s"), low,
+           high;
+    spread(row, &low, &high);
+    snprintf(title, sizeof title, "Speed of %s: %.80s, threads %.0f", phase, model, result_real(run, "threads"));
+    plot *one = picture(p, phase, title, "tokens of history", "tokens a second (median; band: middle half of the samples)");
     if (one) one->log_x = true;
-    add(one, PLOT_LINES, name, depth, result_real(row, "tokens_per_s"), result_real(row, "tokens_per_s_min"),
-        result_real(row, "tokens_per_s_max"), NULL);
+    add(one, PLOT_LINES, name, depth, rate, rate * us / high, rate * us / low, NULL);
     if (strcmp(phase, "decode") != 0) return;
-    snprintf(title, sizeof title, "Time of a decoded token: %.80s, %.0f thread(s)", result_string(run, "model"),
-             result_real(run, "threads"));
-    one = picture(p, "token", title, "tokens of history", "microseconds a token (median; band: min to max)");
+    snprintf(title, sizeof title, "Time of a decoded token: %.80s, threads %.0f", model, result_real(run, "threads"));
+    one = picture(p, "token", title, "tokens of history", "microseconds a token (median; band: middle half of the samples)");
     if (one) one->log_x = true;
-    add(one, PLOT_LINES, name, depth, result_real(row, "us_median"), result_real(row, "us_min"), result_real(row, "us_max"),
-        NULL);
+    add(one, PLOT_LINES, name, depth, us, low, high, NULL);
     add_memory(p, run, row);
 }
 
@@ -139,7 +183,7 @@ static void add_sensitivity(pictures *p, const json_t *run, const json_t *row)
     snprintf(title, sizeof title, "Loss when one layer is coded: %.80s", result_string(run, "model"));
     plot *one = picture(p, "layers", title, "layer", "mean KL divergence");
     if (one) one->log_y = true;
-    kld = kld > KLD_FLOOR ? kld : KLD_FLOOR;
+    kld = kld > KLD_LEAST ? kld : KLD_LEAST;
     add(one, PLOT_LINES, result_string(row, "name"), result_real(row, "layer"), kld, kld, kld, NULL);
 }
 

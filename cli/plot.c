@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "plot.h"
 #include "child.h"
+#include "plot_labels.h"
 
 #include <errno.h>
 #include <math.h>
@@ -100,9 +101,9 @@ typedef struct range {
     double min, max;
 } range;
 
+/* What the axes show. */
 typedef struct ranges {
     range x, y;
-    bool points; /* labels need room on the right */
 } ranges;
 
 static void widen(range *r, double value, bool first)
@@ -111,9 +112,24 @@ static void widen(range *r, double value, bool first)
     if (first || value > r->max) r->max = value;
 }
 
+/* Some room on both sides; a linear axis of amounts begins at 0. */
+static range with_room(range r, bool logarithmic, bool from_zero, double room)
+{
+    double wide = r.max - r.min > 0 ? r.max - r.min : 1;
+    if (!logarithmic) return (range){from_zero ? 0 : r.min - room * wide, r.max + room * wide};
+    double factor = pow(r.max / r.min, room) * 1.1;
+    return (range){r.min / factor, r.max * factor};
+}
+
+static plot_kind kind_of(const plot *p)
+{
+    return p->n_series ? p->series[0].kind : PLOT_LINES;
+}
+
 static ranges find_ranges(const plot *p)
 {
-    ranges r = {{0, 0}, {0, 0}, false};
+    static const double room_x[] = {0.05, 0.06, 0.05, 0.2}, room_y[] = {0.08, 0.06, 0.08, 0.2}; /* by plot_kind */
+    ranges r = {{0, 0}, {0, 0}};
     bool first = true;
     for (int i = 0; i < p->n_series; i++)
         for (int k = 0; k < p->series[i].n; k++, first = false) {
@@ -122,8 +138,9 @@ static ranges find_ranges(const plot *p)
             widen(&r.x, s->point[k].x, first);
             widen(&r.y, spread ? s->point[k].low : s->point[k].y, first);
             widen(&r.y, spread ? s->point[k].high : s->point[k].y, false);
-            r.points |= s->kind == PLOT_POINTS;
         }
+    r.x = with_room(r.x, p->log_x, false, room_x[kind_of(p)]);
+    r.y = with_room(r.y, p->log_y, kind_of(p) != PLOT_HEAT, room_y[kind_of(p)]);
     return r;
 }
 
@@ -134,35 +151,44 @@ static double place(double value, range r, bool logarithmic)
     return logarithmic ? log(value / r.min) / log(r.max / r.min) : (value - r.min) / (r.max - r.min);
 }
 
-/* Is there another point where the label of a would be written, to its right? */
-static bool is_crowded(const plot *p, const ranges *r, const plot_point *a)
+/* ---- names of points ------------------------------------------------------------------------------------------------------ */
+
+/* Pixels of a picture with named points, and the part of it between the axes. The key lies below. */
+enum { NAMED_WIDTH = 1200, NAMED_HEIGHT = 800, LETTER = 7, LETTER_HEIGHT = 13 };
+static const double LEFT = 0.08, RIGHT = 0.98, BOTTOM = 0.15, TOP = 0.94;
+
+static void add_label(cli_text *to, const plot_label *l, const char *text, double width, double height)
 {
-    for (int i = 0; i < p->n_series; i++)
-        for (int k = 0; p->series[i].kind == PLOT_POINTS && k < p->series[i].n; k++) {
-            const plot_point *b = &p->series[i].point[k];
-            double dx = place(b->x, r->x, p->log_x) - place(a->x, r->x, p->log_x);
-            double dy = place(b->y, r->y, p->log_y) - place(a->y, r->y, p->log_y);
-            if (b != a && dx >= 0 && dx < 0.15 && fabs(dy) < 0.06) return true;
-        }
-    return false;
+    if (l->line)
+        cli_text_format(to, "set arrow from graph %.5f,%.5f to graph %.5f,%.5f nohead linecolor rgb '#999999' linewidth 0.7\n",
+                        l->x / width, l->y / height, l->at_x / width, l->at_y / height);
+    cli_text_format(to, "set label ");
+    add_quoted(to, text);
+    cli_text_format(to, " at graph %.5f,%.5f center front font ',10'\n", l->at_x / width, l->at_y / height);
 }
 
-/* Labels to the right of their points, those that have no room there to the left. */
 static void add_labels(cli_text *to, const plot *p, const ranges *r)
 {
-    static const char *const name[] = {"$right", "$left"};
-    for (int left = 0; r->points && left < 2; left++) {
-        plot_series some = {0};
-        for (int i = 0; i < p->n_series; i++)
-            for (int k = 0; p->series[i].kind == PLOT_POINTS && k < p->series[i].n; k++) {
-                const plot_point *x = &p->series[i].point[k];
-                if (is_crowded(p, r, x) == left) plot_add(&some, x->x, x->y, 0, 0, x->label);
-            }
-        if (some.n == 0) plot_add(&some, r->x.min, r->y.min, 0, 0, ""); /* a block cannot be empty */
-        add_block(to, name[left], some.point, some.n);
-        free(some.point);
-    }
+    const double width = NAMED_WIDTH * (RIGHT - LEFT), height = NAMED_HEIGHT * (TOP - BOTTOM);
+    const char **text = cli_alloc(PLOT_SERIES_MOST * 64, sizeof *text);
+    plot_label *label = cli_alloc(PLOT_SERIES_MOST * 64, sizeof *label);
+    int n = 0;
+    for (int i = 0; i < p->n_series; i++)
+        for (int k = 0; p->series[i].kind == PLOT_POINTS && k < p->series[i].n && n < PLOT_SERIES_MOST * 64; k++) {
+            const plot_point *x = &p->series[i].point[k];
+            text[n] = x->label;
+            label[n++] = (plot_label){.x = width * place(x->x, r->x, p->log_x),
+                                      .y = height * place(x->y, r->y, p->log_y),
+                                      .width = LETTER * (double)strlen(x->label),
+                                      .height = LETTER_HEIGHT};
+        }
+    plot_place_labels(label, n, width, height);
+    for (int i = 0; i < n; i++) add_label(to, &label[i], text[i], width, height);
+    free(label);
+    free(text);
 }
+
+/* ---- series --------------------------------------------------------------------------------------------------------------- */
 
 static void add_title(cli_text *to, const char *name)
 {
@@ -186,14 +212,17 @@ static void add_lines(cli_text *to, const plot_series *s, int i)
 
 static void add_points(cli_text *to, const plot_series *s, int i)
 {
-    cli_text_format(to, "$s%d using 1:2 with points linecolor rgb '%s' pointtype %d pointsize 1.2", i, COLOUR[i % COLOURS],
-                    SYMBOL[i % SYMBOLS]);
+    cli_text_format(to, "$s%d using 1:2:3:4 with yerrorbars linecolor rgb '%s' pointtype %d pointsize 1.2", i,
+                    COLOUR[i % COLOURS], SYMBOL[i % SYMBOLS]);
     add_title(to, s->name);
 }
 
 static void add_front(cli_text *to, const plot_series *s, int i)
 {
-    cli_text_format(to, "$s%d using 1:2 with lines linecolor rgb '#777777' linewidth 2 dashtype 2", i);
+    cli_text_format(to,
+                    "$s%d using 1:2 with steps linecolor rgb '#777777' linewidth 1.5 dashtype 2 notitle, "
+                    "$s%d using 1:2 with points linecolor rgb '#777777' pointtype 6 pointsize 2.2",
+                    i, i);
     add_title(to, s->name);
 }
 
@@ -207,29 +236,24 @@ static void add_heat(cli_text *to, const plot_series *s, int i)
         i, i);
 }
 
-/* From the least to the most of all points, with some room; a linear axis of amounts begins at 0. */
-static void add_range(cli_text *to, const char *axis, range r, bool logarithmic, bool from_zero, double room)
-{
-    double wide = r.max - r.min > 0 ? r.max - r.min : 1;
-    if (logarithmic) {
-        double factor = pow(r.max / r.min, room) * 1.1;
-        r = (range){r.min / factor, r.max * factor};
-    } else {
-        r = (range){from_zero ? 0 : r.min - room * wide, r.max + room * wide};
-    }
-    cli_text_format(to, "set %srange [%.10g:%.10g]\n", axis, r.min, r.max);
-}
-
 static void add_axes(cli_text *to, const plot *p, const ranges *r)
 {
-    bool heat = p->n_series && p->series[0].kind == PLOT_HEAT;
+    bool heat = kind_of(p) == PLOT_HEAT;
     cli_text_format(to, "set termoption noenhanced\nset title ");
     add_quoted(to, p->title);
     cli_text_format(to, "\nset xlabel ");
     add_quoted(to, p->x);
     cli_text_format(to, "\nset ylabel ");
     add_quoted(to, p->y);
-    cli_text_format(to, "\nset border 3\nset tics nomirror\nset key outside right top vertical Left reverse noenhanced\n");
+    cli_text_format(to, "\nset border 3\nset tics nomirror\n");
+    if (kind_of(p) == PLOT_POINTS)
+        cli_text_format(to,
+                        "set key outside bottom center horizontal Left reverse noenhanced\nset lmargin at screen %g\n"
+                        "set rmargin at screen %g\nset bmargin at screen %g\nset tmargin at screen %g\n"
+                        "set xtics (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 16, 24, 32)\n",
+                        LEFT, RIGHT, BOTTOM, TOP);
+    else
+        cli_text_format(to, "set key outside right top vertical Left reverse noenhanced\n");
     if (p->log_x) cli_text_format(to, "set logscale x 2\n");
     if (p->log_y) cli_text_format(to, "set logscale y\nset format y '%%g'\n");
     if (heat) /* from dark to light, in one direction of brightness */
@@ -237,8 +261,7 @@ static void add_axes(cli_text *to, const plot *p, const ranges *r)
                         "set palette defined (0 '#440154', 0.33 '#31688e', 0.66 '#35b779', 1 '#fde725')\nset cbrange [0:1]\n");
     else
         cli_text_format(to, "set grid linecolor rgb '#cccccc'\n");
-    add_range(to, "x", r->x, p->log_x, false, heat ? 0.2 : r->points ? 0.12 : 0.05);
-    add_range(to, "y", r->y, p->log_y, !heat, heat ? 0.2 : 0.08);
+    cli_text_format(to, "set xrange [%.10g:%.10g]\nset yrange [%.10g:%.10g]\n", r->x.min, r->x.max, r->y.min, r->y.max);
 }
 
 void plot_script(const plot *p, const char *terminal, const char *file, cli_text *to)
@@ -249,17 +272,14 @@ void plot_script(const plot *p, const char *terminal, const char *file, cli_text
     cli_text_add(to, "\n", 1);
     const ranges r = find_ranges(p);
     add_axes(to, p, &r);
-    add_labels(to, p, &r);
+    if (kind_of(p) == PLOT_POINTS) add_labels(to, p, &r);
     for (int i = 0; i < p->n_series; i++) add_data(to, &p->series[i], i);
     cli_text_format(to, "plot ");
     for (int i = 0; i < p->n_series; i++) {
         if (i) cli_text_format(to, ", ");
         add[p->series[i].kind](to, &p->series[i], i);
     }
-    if (r.points)
-        cli_text_format(to, ", $right using 1:2:5 with labels left offset 0.8,0.5 font ',10' notitle"
-                            ", $left using 1:2:5 with labels right offset -0.8,-0.5 font ',10' notitle");
-    cli_text_format(to, "\nunset output\nreset\n");
+    cli_text_format(to, "\nunset output\nreset\nunset label\nunset arrow\n");
 }
 
 /* ---- drawing -------------------------------------------------------------------------------------------------------------- */
@@ -282,14 +302,17 @@ static int run_gnuplot(const cli_text *script)
 int plot_draw(const plot *p, const char *folder)
 {
     static const struct {
-        const char *terminal, *ending;
-    } forms[] = {{"svg size 960,560 background rgb 'white' font 'sans-serif,14'", "svg"},
-                 {"pngcairo size 960,560 background rgb 'white' font 'sans,11'", "png"}};
+        const char *name, *font, *ending;
+    } forms[] = {{"svg", "sans-serif,14", "svg"}, {"pngcairo", "sans,11", "png"}};
+    bool named = kind_of(p) == PLOT_POINTS;
+    char terminal[160];
     cli_text script = {0}, file = {0};
     for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
         file.length = 0;
         cli_text_format(&file, "%s/%s.%s", folder, p->file, forms[i].ending);
-        plot_script(p, forms[i].terminal, file.data, &script);
+        snprintf(terminal, sizeof terminal, "%s size %d,%d background rgb 'white' font '%s'", forms[i].name,
+                 named ? NAMED_WIDTH : 960, named ? NAMED_HEIGHT : 560, forms[i].font);
+        plot_script(p, terminal, file.data, &script);
     }
     int code = run_gnuplot(&script);
     cli_text_free(&script);

@@ -16,8 +16,8 @@ typedef struct plot_point {
 
 typedef enum plot_kind {
     PLOT_LINES,  /* a line for each series, with a band from low to high */
-    PLOT_POINTS, /* each series is one kind of points; a point has a label */
-    PLOT_FRONT,  /* a line through all points and no label: drawn last */
+    PLOT_POINTS, /* each series is one kind of points; a point has a label, and a bar from low to high */
+    PLOT_FRONT,  /* steps through all points, which are circled; no label: drawn last */
     PLOT_HEAT,   /* x, y and the value in `low`, 0 to 1, as colour and number */
 } plot_kind;
 
@@ -30,7 +30,7 @@ typedef struct plot_series {
 
 typedef struct plot {
     char file[64]; /* without folder and ending */
-    char title[200], x[80], y[80];
+    char title[200], x[120], y[120];
     bool log_x, log_y;
     plot_series series[PLOT_SERIES_MOST];
     int n_series;

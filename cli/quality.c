@@ -3,6 +3,8 @@
  */
 #include "quality.h"
 
+#include <jansson.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +38,8 @@ static const cli_option options[] = {
     KV_WINDOW_TYPE(quality_settings),
     KV_EVICT(quality_settings, "; positions are judged from where every budget of all arms binds"),
     SWITCH(CLI_ON, "--seal-each", seal_each,
-           "our arms keep no window, and a query sees even the tokens of its own batch coded, itself included: comparable with caches "
+           "our arms keep no window, and a query sees even the tokens of its own batch coded, itself included: comparable with "
+           "caches "
            "that keep no window; for judging only"),
     COUNT("--floor", floor, 0, QUALITY_BATCH - 1, "32",
           "rows of a batch of the floor arm, the f16 cache filled by other batches: what it reads is arithmetic, not cache; 0: "
@@ -54,13 +57,8 @@ static const cli_option options[] = {
           "arms in memory at once; more take further passes over the text, each with the reference again; 0: as memory allows"),
     COUNT("-s --seed", seed, 0, UINT32_MAX, "1", "seed of the bootstrap that compares arms with the floor"),
 
-    CLI_HEAD("output"),
+    RESULT_OPTIONS(quality_settings),
     COUNT("--worst", worst, 0, QUALITY_WORST_MOST, "3", "positions with the largest divergence that are shown of each arm"),
-    CLI_ONE_OF("-o --output", "FORMAT", quality_settings, format, "table md csv json", "table", NULL,
-               "what goes to stdout: table, md, csv or json"),
-    SWITCH(CLI_ON, "--json", json, "the same as -o json: one JSON object with all figures"),
-    SWITCH(CLI_ON, "--csv", csv, "the same as -o csv"),
-    WORD("--save", "FILE", save, "write that JSON object to a file, too; an older one is replaced only by a whole new one"),
     SWITCH(CLI_ON, "-v --verbose", verbose, "show the log of libllama, on stderr"),
     CLI_END,
 };
@@ -87,9 +85,7 @@ static int check(quality_settings *set)
 {
     if (!set->model) return missing("-m FILE");
     if (set->files.n == 0) return missing("-f TEXT");
-    if (set->json) set->format = "json";
-    if (set->csv) set->format = "csv";
-    return set->save ? cli_save_check(set->save) : CLI_GO;
+    return result_check(&set->out);
 }
 
 /* First length of the cache at which an arm's policy drops something: a block is sealed then, with the exact rows behind it. */
@@ -141,19 +137,6 @@ static int choose_sizes(quality_run *run, quality_settings *set)
 
 /* ---- output ---------------------------------------------------------------------------------------------------------------- */
 
-static int print(const quality_run *run)
-{
-    const char *format = run->set->format;
-    if (strcmp(format, "json") == 0) return cli_print_json(quality_json(run));
-    if (strcmp(format, "csv") == 0)
-        quality_print_csv(run);
-    else if (strcmp(format, "md") == 0)
-        quality_print_markdown(run);
-    else
-        quality_print_table(run);
-    return cli_finish(CLI_DONE);
-}
-
 /* An arm that could not run: 2. One that coded nothing is said, as its figures would be read as a codec's. */
 static int judge(const quality_run *run)
 {
@@ -168,10 +151,16 @@ static int judge(const quality_run *run)
     return code;
 }
 
+/* The table for people shows more than those of other results: depth, texts, positions. */
 static int finish(const quality_run *run)
 {
-    int saved = run->set->save ? cli_save_json(run->set->save, quality_json(run)) : CLI_GO;
-    int printed = print(run), code = judge(run);
+    const result_settings *out = &run->set->out;
+    bool table = strcmp(result_form(out), "table") == 0;
+    json_t *o = quality_json(run);
+    int saved = out->save ? result_save(o, out->save) : CLI_GO;
+    if (table) quality_print_table(run);
+    int printed = table ? cli_finish(CLI_DONE) : result_print(o, result_form(out)), code = judge(run);
+    json_decref(o);
     if (printed != CLI_DONE) return printed;
     return saved == CLI_GO ? code : saved;
 }
@@ -222,10 +211,9 @@ int cmd_quality(int argc, char **argv)
     if (code == CLI_GO) code = check(&set);
     if (code != CLI_GO) return code;
     session s = {0};
-    quality_run run = {.set = &set, .s = &s, .started = time(NULL)};
+    quality_run run = {.set = &set, .s = &s};
     cli_text raw[CLI_LIST_MOST] = {{0}};
     run.arm = cli_alloc(QUALITY_ARMS_MOST, sizeof *run.arm);
-    cli_command_text(&run.command, argc, argv);
     cli_log_install(set.verbose);
     cli_catch_interrupt();
     ggml_backend_load_all();
@@ -233,7 +221,6 @@ int cmd_quality(int argc, char **argv)
     code = measure(&run, &set, raw);
     free_run(&run);
     for (int i = 0; i < CLI_LIST_MOST; i++) cli_text_free(&raw[i]);
-    cli_text_free(&run.command);
     llama_backend_free();
     return cli_finish(code);
 }

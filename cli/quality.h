@@ -11,9 +11,8 @@
 #include "arms.h"
 #include "progress.h"
 #include "quality_stats.h"
+#include "result.h"
 #include "run.h"
-
-#include <time.h>
 
 enum {
     QUALITY_BATCH = KVF_BLOCK,           /* rows of a batch: what one sealing takes */
@@ -24,11 +23,12 @@ enum {
 };
 
 typedef struct quality_settings {
-    const char *model, *list, *arms_file, *slice, *save, *format;
+    const char *model, *list, *arms_file, *slice;
     cli_list files;
     int64_t context, score, chunks, threads, seed, worst, resident, gpu_layers, floor;
-    bool json, csv, verbose, seal_each, generate;
+    bool verbose, seal_each, generate;
     kv_settings kv; /* the same for all our arms */
+    result_settings out;
 } quality_settings;
 
 /* ---- quality_text.c: what is read ------------------------------------------------------------------------------------------ */
@@ -143,8 +143,6 @@ typedef struct quality_run {
     quality_answer *answer; /* of the reference, one a question; NULL without --generate */
     int groups;             /* passes over the text */
     bool interrupted;
-    cli_text command;
-    time_t started;
     double seconds;
 } quality_run;
 
@@ -184,15 +182,17 @@ typedef struct quality_result {
 void quality_summarise(const quality_run *run, const quality_arm *arm, quality_result *r);
 /* First position of a bucket of depth; bucket QUALITY_BUCKETS gives the end. */
 int32_t quality_bucket_from(const quality_run *run, int bucket);
-/* The text that ends with the token at `pos`, at most `tokens` tokens of it, control characters as spaces. */
-void quality_context_text(const quality_run *run, int chunk, int32_t pos, int32_t tokens, cli_text *text);
-void quality_token_text(const quality_run *run, llama_token token, cli_text *text);
+
+/* What stands at a position: up to `tokens` tokens before it, the next one, and what the reference and the arm hold likeliest. */
+typedef struct quality_words {
+    cli_text before, next, top_reference, top;
+} quality_words;
+void quality_words_at(const quality_run *run, const quality_arm *arm, int64_t point, int32_t tokens, quality_words *w);
+void quality_words_free(quality_words *w);
 
 /* ---- quality_report.c, quality_json.c -------------------------------------------------------------------------------------- */
 
 void quality_print_table(const quality_run *run);
-void quality_print_markdown(const quality_run *run);
-void quality_print_csv(const quality_run *run);
 struct json_t *quality_json(const quality_run *run);
 
 #endif

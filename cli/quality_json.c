@@ -23,11 +23,6 @@ static json_t *mean_object(quality_mean m)
     return json_pack("{s:o, s:o}", "mean", real(m.mean), "error", real(m.error));
 }
 
-static json_t *text_value(const cli_text *t)
-{
-    return json_stringn(t->data ? t->data : "", t->length);
-}
-
 /* ---- an arm ---------------------------------------------------------------------------------------------------------------- */
 
 static json_t *kld_object(const quality_result *r)
@@ -81,20 +76,13 @@ static json_t *worst_object(const quality_run *run, const quality_arm *arm, int6
     const quality_point *p = &arm->point[point];
     int chunk;
     int32_t pos;
-    cli_text before = {0}, next = {0}, top = {0}, reference = {0};
+    quality_words w;
     quality_place(run, point, &chunk, &pos);
-    quality_context_text(run, chunk, pos, TEXT_TOKENS, &before);
-    quality_token_text(run, run->in.chunk[chunk].token[pos + 1], &next);
-    quality_token_text(run, p->top, &top);
-    quality_token_text(run, run->reference.point[point].top, &reference);
-    json_t *o =
-        json_pack("{s:i, s:i, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "chunk", chunk, "position", (int)pos, "kld", real(p->kld),
-                  "text", text_value(&before), "next", text_value(&next), "p_reference", real(p->p_reference), "p", real(p->p),
-                  "top_reference", text_value(&reference), "top", text_value(&top));
-    cli_text_free(&before);
-    cli_text_free(&next);
-    cli_text_free(&top);
-    cli_text_free(&reference);
+    quality_words_at(run, arm, point, TEXT_TOKENS, &w);
+    json_t *o = json_pack("{s:i, s:i, s:o, s:s, s:s, s:o, s:o, s:s, s:s}", "chunk", chunk, "position", (int)pos, "kld",
+                          real(p->kld), "text", w.before.data, "next", w.next.data, "p_reference", real(p->p_reference), "p",
+                          real(p->p), "top_reference", w.top_reference.data, "top", w.top.data);
+    quality_words_free(&w);
     return o;
 }
 
@@ -182,15 +170,9 @@ static json_t *model_object(const quality_run *run)
 
 json_t *quality_json(const quality_run *run)
 {
-    char when[32];
-    json_t *o = json_object(), *arms = json_array();
-    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime(&run->started));
+    json_t *o = result_new("quality", (uint64_t)run->set->seed), *arms = json_array();
     for (int i = 0; i < run->n_arms; i++) json_array_append_new(arms, arm_object(run, &run->arm[i]));
-    json_object_set_new(o, "kind", json_string("quality"));
-    json_object_set_new(o, "command", cli_json_text(run->command.data));
-    json_object_set_new(o, "started", json_string(when));
     json_object_set_new(o, "seconds", real(run->seconds));
-    json_object_set_new(o, "machine", cli_machine_json());
     json_object_set_new(o, "model", model_object(run));
     json_object_set_new(o, "texts", input_array(run));
     json_object_set_new(o, "context", json_integer(run->in.context));
@@ -199,11 +181,12 @@ json_t *quality_json(const quality_run *run)
     json_object_set_new(o, "batch", json_integer(QUALITY_BATCH));
     json_object_set_new(o, "passes", json_integer(run->groups));
     json_object_set_new(o, "threads", json_integer(run->s->threads));
-    json_object_set_new(o, "seed", json_integer(run->set->seed));
+    json_object_set_new(o, "seal_each", json_boolean(run->set->seal_each));
     json_object_set_new(o, "interrupted", json_boolean(run->interrupted));
     json_object_set_new(o, "reference", arm_object(run, &run->reference));
     json_object_set_new(o, "ordinary_prefill", arm_object(run, &run->prefill));
     json_object_set_new(o, "floor", run->set->floor ? arm_object(run, &run->floor) : json_null());
     json_object_set_new(o, "arms", arms);
+    result_add_quality(o);
     return o;
 }

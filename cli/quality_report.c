@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * The result of `kvfold quality` for people: a table, the same in markdown, and as comma-separated values.
+ * The result of `kvfold quality` for people.
  */
 #include "quality.h"
 
@@ -16,8 +16,10 @@ static const char *exact(const quality_run *run, const quality_arm *arm)
 {
     static char text[32];
     if (arm->host) return "-";
-    if (run->set->seal_each) snprintf(text, sizeof text, "%d/no", arm->choice.sink);
-    else snprintf(text, sizeof text, "%d/%d", arm->choice.sink, arm->choice.recent);
+    if (run->set->seal_each)
+        snprintf(text, sizeof text, "%d/no", arm->choice.sink);
+    else
+        snprintf(text, sizeof text, "%d/%d", arm->choice.sink, arm->choice.recent);
     return text;
 }
 
@@ -26,17 +28,11 @@ static const char *verdict(const quality_result *r)
     return r->verdict == QUALITY_AT_FLOOR ? "at the floor" : "";
 }
 
-static const char *file_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash ? slash + 1 : path;
-}
-
 static void print_head(const quality_run *run)
 {
     const quality_input *in = &run->in;
     printf("%s: next-token distributions against %s, threads %d; context %d, the last %d positions of each chunk judged\n",
-           file_name(run->set->model), run->reference.name, run->s->threads, in->context, in->score);
+           cli_file_name(run->set->model), run->reference.name, run->s->threads, in->context, in->score);
     for (int i = 0; i < in->n_texts; i++) {
         const quality_text *t = &in->text[i];
         printf("text %d: %s, bytes %lld to %lld, %d tokens, %d chunk%s\n", i + 1, t->name, (long long)t->first,
@@ -147,7 +143,7 @@ static void print_texts(const quality_run *run, const quality_result *result, in
         for (int t = 0; t < run->in.n_texts; t++) {
             const quality_part *p = &result[i].text[t];
             printf("%-*s %9.2e ±%7.1e %6.2f  %s\n", width, t ? "" : run->arm[i].name, p->kld.mean, p->kld.error,
-                   100 * p->same_top.mean, file_name(run->in.text[t].name));
+                   100 * p->same_top.mean, cli_file_name(run->in.text[t].name));
         }
     }
 }
@@ -156,23 +152,17 @@ static void print_worst_one(const quality_run *run, const quality_arm *arm, int6
 {
     int chunk;
     int32_t pos;
-    cli_text before = {0}, next = {0}, top = {0}, reference = {0};
+    quality_words w;
+    const quality_point *p = &arm->point[point];
     quality_place(run, point, &chunk, &pos);
-    quality_context_text(run, chunk, pos, TEXT_TOKENS, &before);
-    quality_token_text(run, run->in.chunk[chunk].token[pos + 1], &next);
-    quality_token_text(run, arm->point[point].top, &top);
-    quality_token_text(run, run->reference.point[point].top, &reference);
-    printf("  %9.2e chunk %d, %d: …%s| next '%s' %.3f → %.3f; likeliest '%s'", arm->point[point].kld, chunk + 1, pos,
-           before.data ? before.data : "", next.data ? next.data : "", arm->point[point].p_reference, arm->point[point].p,
-           reference.data ? reference.data : "");
-    if (arm->point[point].same_top)
+    quality_words_at(run, arm, point, TEXT_TOKENS, &w);
+    printf("  %9.2e chunk %d, %d: …%s| next '%s' %.3f → %.3f; likeliest '%s'", p->kld, chunk + 1, pos, w.before.data, w.next.data,
+           p->p_reference, p->p, w.top_reference.data);
+    if (p->same_top)
         printf(", unchanged\n");
     else
-        printf(" → '%s'\n", top.data ? top.data : "");
-    cli_text_free(&before);
-    cli_text_free(&next);
-    cli_text_free(&top);
-    cli_text_free(&reference);
+        printf(" → '%s'\n", w.top.data);
+    quality_words_free(&w);
 }
 
 static void print_worst(const quality_run *run, const quality_result *result)
@@ -232,72 +222,5 @@ void quality_print_table(const quality_run *run)
         "tables and scratch included. ±: one standard error. KLD in nats. top: share of positions whose likeliest token is that\n"
         "of %s. at the floor: mean KLD not above the floor's (99 %% paired bootstrap); no claim below the floor is possible.\n",
         run->reference.name);
-    free(result);
-}
-
-/* ---- markdown, comma-separated values -------------------------------------------------------------------------------------- */
-
-void quality_print_markdown(const quality_run *run)
-{
-    quality_result *result = results(run);
-    printf("| K/V | S/R | bits | all-in | PPL | ratio | mean KLD | median | 99 %% | 99.9 %% | max | same top %% | |\n"
-           "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
-    for (int i = 0; i < run->n_arms; i++) {
-        const quality_arm *arm = &run->arm[i];
-        const quality_result *r = &result[i];
-        if (arm->n_points == 0) {
-            printf("| %s | %s | | | | | | | | | | | %s |\n", arm->name, exact(run, arm),
-                   arm->failure[0] ? "cannot be measured" : "not run");
-            continue;
-        }
-        printf("| %s | %s | %.3f | %.3f | %.4f ± %.4f | %.5f ± %.5f | %.2e ± %.1e | %.2e | %.2e | %.2e | %.2e | %.2f ± %.2f | %s "
-               "|\n",
-               arm->name, exact(run, arm), arm->bits_code, arm->bits_per_value, r->ppl.mean, r->ppl.error, r->ratio.mean,
-               r->ratio.error, r->kld.mean, r->kld.error, r->kld_share[0], r->kld_share[1], r->kld_share[2], r->kld_max,
-               100 * r->same_top.mean, 100 * r->same_top.error, verdict(r));
-    }
-    if (run->interrupted) printf("\nInterrupted: unfinished.\n");
-    free(result);
-}
-
-/* A field in quotes where it needs them. */
-static void print_field(const char *text)
-{
-    if (!strpbrk(text, ",\"\n")) {
-        printf("%s", text);
-        return;
-    }
-    putchar('"');
-    for (; *text; text++) {
-        if (*text == '"') putchar('"');
-        putchar(*text);
-    }
-    putchar('"');
-}
-
-void quality_print_csv(const quality_run *run)
-{
-    quality_result *result = results(run);
-    printf("arm,sink,window,bits_code,bits_per_value,positions,ppl,ppl_error,ppl_ratio,ppl_ratio_error,kld_mean,kld_error,kld_"
-           "median,"
-           "kld_99,kld_99_9,kld_max,same_top,same_top_error,change_mean,change_rms,at_floor,failure\n");
-    for (int i = 0; i < run->n_arms; i++) {
-        const quality_arm *arm = &run->arm[i];
-        const quality_result *r = &result[i];
-        print_field(arm->name);
-        if (arm->host)
-            printf(",,");
-        else
-            printf(",%d,%d", arm->choice.sink, run->set->seal_each ? 0 : arm->choice.recent);
-        if (arm->n_points > 0)
-            printf(",%.6g,%.6g,%lld,%.9g,%.6g,%.9g,%.6g,%.9g,%.6g,%.9g,%.9g,%.9g,%.9g,%.9g,%.6g,%.9g,%.9g,%d,", arm->bits_code,
-                   arm->bits_per_value, (long long)r->n, r->ppl.mean, r->ppl.error, r->ratio.mean, r->ratio.error, r->kld.mean,
-                   r->kld.error, r->kld_share[0], r->kld_share[1], r->kld_share[2], r->kld_max, r->same_top.mean,
-                   r->same_top.error, r->change.mean, sqrt(r->change_square.mean), r->verdict == QUALITY_AT_FLOOR);
-        else
-            printf(",,,0,,,,,,,,,,,,,,,,");
-        print_field(arm->failure);
-        printf("\n");
-    }
     free(result);
 }

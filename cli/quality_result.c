@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * What the positions of an arm add up to.
  */
+#include "measure.h"
 #include "quality.h"
 
 #include <math.h>
@@ -82,7 +83,7 @@ static void changes(const quality_arm *arm, double *x, quality_result *r)
     r->change_square = quality_mean_of(x, r->n);
     for (int64_t i = 0; i < r->n; i++) x[i] = arm->point[i].p - arm->point[i].p_reference;
     r->change = quality_mean_of(x, r->n);
-    quality_sort(x, r->n);
+    measure_sort(x, (size_t)r->n);
     for (int i = 0; i < QUALITY_CHANGE_N; i++) r->change_at[i] = quality_percentile(x, r->n, quality_change_share[i]);
 }
 
@@ -95,7 +96,7 @@ static void divergence(const quality_arm *arm, double *x, quality_result *r)
     }
     r->kld = quality_mean_of(x, r->n);
     r->same_top = quality_share_of(same, r->n);
-    quality_sort(x, r->n);
+    measure_sort(x, (size_t)r->n);
     for (int i = 0; i < QUALITY_KLD_N; i++) r->kld_share[i] = quality_percentile(x, r->n, quality_kld_share[i]);
     r->kld_max = r->n > 0 ? x[r->n - 1] : NAN;
 }
@@ -162,7 +163,7 @@ static void add_printable(const cli_text *bytes, cli_text *text)
         if ((unsigned char)text->data[i] < 0x20 || text->data[i] == 0x7F) text->data[i] = ' ';
 }
 
-void quality_token_text(const quality_run *run, llama_token token, cli_text *text)
+static void token_text(const quality_run *run, llama_token token, cli_text *text)
 {
     cli_text bytes = {0};
     add_piece(run, token, &bytes);
@@ -170,11 +171,34 @@ void quality_token_text(const quality_run *run, llama_token token, cli_text *tex
     cli_text_free(&bytes);
 }
 
-void quality_context_text(const quality_run *run, int chunk, int32_t pos, int32_t tokens, cli_text *text)
+/* The text that ends with the token at `pos`, control characters as spaces. */
+static void context_text(const quality_run *run, int chunk, int32_t pos, int32_t tokens, cli_text *text)
 {
     cli_text bytes = {0};
     int32_t from = pos + 1 > tokens ? pos + 1 - tokens : 0;
     for (int32_t i = from; i <= pos; i++) add_piece(run, run->in.chunk[chunk].token[i], &bytes);
     add_printable(&bytes, text);
     cli_text_free(&bytes);
+}
+
+void quality_words_at(const quality_run *run, const quality_arm *arm, int64_t point, int32_t tokens, quality_words *w)
+{
+    int chunk;
+    int32_t pos;
+    *w = (quality_words){0};
+    quality_place(run, point, &chunk, &pos);
+    context_text(run, chunk, pos, tokens, &w->before);
+    token_text(run, run->in.chunk[chunk].token[pos + 1], &w->next);
+    token_text(run, run->reference.point[point].top, &w->top_reference);
+    token_text(run, arm->point[point].top, &w->top);
+    cli_text *const all[] = {&w->before, &w->next, &w->top_reference, &w->top};
+    for (int i = 0; i < 4; i++) cli_text_add(all[i], "", 0); /* at least "" */
+}
+
+void quality_words_free(quality_words *w)
+{
+    cli_text_free(&w->before);
+    cli_text_free(&w->next);
+    cli_text_free(&w->top_reference);
+    cli_text_free(&w->top);
 }

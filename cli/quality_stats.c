@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "quality_stats.h"
 #include "cli.h"
+#include "measure.h"
 #include "measure_random.h"
 
 #include <math.h>
@@ -78,17 +79,6 @@ quality_mean quality_exp_of(quality_mean m)
 
 /* ---- percentiles ---------------------------------------------------------------------------------------------------------- */
 
-static int ascending(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-void quality_sort(double *x, int64_t n)
-{
-    qsort(x, (size_t)n, sizeof *x, ascending);
-}
-
 double quality_percentile(const double *sorted, int64_t n, double share)
 {
     if (n < 1) return NAN;
@@ -132,7 +122,7 @@ quality_interval quality_paired(const double *a, const double *b, int64_t n, int
     int64_t blocks = make_blocks(a, b, n, block, sum, length);
     for (int64_t i = 0; i < blocks; i++) total += sum[i];
     for (int i = 0; i < RESAMPLES; i++) mean[i] = resample(sum, length, blocks, &seed);
-    quality_sort(mean, RESAMPLES);
+    measure_sort(mean, RESAMPLES);
     result = (quality_interval){total / (double)n, quality_percentile(mean, RESAMPLES, (1 - confidence) / 2),
                                 quality_percentile(mean, RESAMPLES, (1 + confidence) / 2)};
     free(sum);

@@ -47,7 +47,6 @@ quality_mean quality_exp_of(quality_mean m);
 
 /* Of sorted values, 0 <= share <= 1: linear between the two nearest. NaN when n is 0. */
 double quality_percentile(const double *sorted, int64_t n, double share);
-void quality_sort(double *x, int64_t n);
 
 /* The interval that holds the mean of a[i] - b[i] with that confidence: percentile bootstrap over runs of `block` neighbouring
  * positions, as what one context does to a token it often does to the next. Same seed, same interval. */

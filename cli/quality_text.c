@@ -84,13 +84,19 @@ int quality_read(quality_input *in, cli_text *raw, const quality_settings *set)
 
 /* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
 
+/* There may be more tokens than bytes: some vocabularies spell a space in three. libllama says how many it wants, negated. */
 static int32_t tokens_of(const cli_text *raw, const struct llama_vocab *vocab, llama_token **token)
 {
-    int32_t room = (int32_t)raw->length + 8;
-    *token = cli_alloc((size_t)room, sizeof **token);
-    int32_t n = llama_tokenize(vocab, raw->data, (int32_t)raw->length, *token, room, true, false);
+    int32_t n = -((int32_t)raw->length + 8);
+    *token = NULL;
+    for (int i = 0; i < 2 && n < 0 && n != INT32_MIN; i++) {
+        int32_t room = -n;
+        free(*token);
+        *token = cli_alloc((size_t)room, sizeof **token);
+        n = llama_tokenize(vocab, raw->data, (int32_t)raw->length, *token, room, true, false);
+    }
     if (n > 0 && llama_vocab_get_add_eos(vocab) && (*token)[n - 1] == llama_vocab_eos(vocab)) n--;
-    return n;
+    return n > 0 ? n : 0;
 }
 
 static int too_short(const quality_text *t, const quality_settings *set, int32_t context)

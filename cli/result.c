@@ -6,12 +6,10 @@
 
 #include <jansson.h>
 
-#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 static char command[4096];
 
@@ -31,16 +29,15 @@ static void add_word(cli_text *t, const char *word)
 void result_command(int argc, char **argv)
 {
     cli_text t = {0};
-    const char *name = argc > 0 ? strrchr(argv[0], '/') : NULL;
     for (int i = 0; i < argc; i++) {
         if (i) cli_text_add(&t, " ", 1);
-        add_word(&t, i == 0 && name ? name + 1 : argv[i]);
+        add_word(&t, i == 0 ? cli_file_name(argv[i]) : argv[i]);
     }
     snprintf(command, sizeof command, "%s", t.data ? t.data : "");
     cli_text_free(&t);
 }
 
-json_t *result_new(const char *kind)
+json_t *result_new(const char *kind, uint64_t seed)
 {
     char date[32] = "";
     time_t now = time(NULL);
@@ -51,6 +48,7 @@ json_t *result_new(const char *kind)
     json_object_set_new(o, "kind", json_string(kind));
     json_object_set_new(o, "command", cli_json_text(command));
     json_object_set_new(o, "date", json_string(date));
+    json_object_set_new(o, "seed", json_integer((json_int_t)seed));
     json_object_set_new(o, "machine", machine_json());
     json_object_set_new(o, "runs", json_array());
     json_object_set_new(o, "rows", json_array());
@@ -94,39 +92,17 @@ void result_refuse(json_t *result, const char *sentence)
 
 /* ---- files ---------------------------------------------------------------------------------------------------------------- */
 
-static int write_whole(const char *path, const char *bytes, size_t n)
+int result_save(const json_t *result, const char *path)
 {
-    FILE *f = fopen(path, "wb");
-    if (!f) return -1;
-    int ok = fwrite(bytes, 1, n, f) == n && fflush(f) == 0 && fsync(fileno(f)) == 0;
-    int error = errno;
-    if (fclose(f) != 0 && ok) ok = 0, error = errno;
-    errno = error;
-    return ok ? 0 : -1;
-}
-
-int result_save_bytes(const char *path, const char *bytes, size_t n)
-{
-    cli_text beside = {0};
-    cli_text_format(&beside, "%s.%ld.new", path, (long)getpid());
-    int failed = write_whole(beside.data, bytes, n) != 0 || rename(beside.data, path) != 0;
-    if (failed) {
-        int error = errno;
-        unlink(beside.data);
-        cli_error("cannot save '%s': %s", path, strerror(error));
+    char *bytes = json_dumps(result, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    cli_text t = {0};
+    if (!bytes) {
+        cli_error("cannot save '%s': the result cannot be written as JSON", path);
+        return CLI_CANNOT;
     }
-    cli_text_free(&beside);
-    return failed ? CLI_CANNOT : CLI_GO;
-}
-
-static int save(const json_t *result, const char *path)
-{
-    char *bytes = json_dumps(result, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
-    int code = CLI_CANNOT;
-    if (bytes)
-        code = result_save_bytes(path, bytes, strlen(bytes));
-    else
-        cli_error("out of memory");
+    cli_text_format(&t, "%s\n", bytes);
+    int code = cli_save(path, t.data, t.length);
+    cli_text_free(&t);
     free(bytes);
     return code;
 }
@@ -157,7 +133,6 @@ json_t *result_read(const char *path, int *code)
         cli_error("'%s' is no JSON: line %d: %s", path, error.line, error.text);
         return NULL;
     }
-    if (strcmp(result_string(o, "kind"), "quality") == 0) result_from_quality(o);
     const char *wrong = what_is_wrong(o);
     if (!wrong) {
         *code = CLI_GO;
@@ -170,14 +145,24 @@ json_t *result_read(const char *path, int *code)
 
 /* ---- out ------------------------------------------------------------------------------------------------------------------ */
 
-static int print(json_t *result, const result_table *table, const result_settings *s)
+int result_check(const result_settings *s)
 {
-    bool csv = s->csv || strcmp(s->form, "csv") == 0;
-    if (s->json || strcmp(s->form, "json") == 0) return cli_print_json(json_incref(result));
+    return s->save ? cli_save_check(s->save) : CLI_GO;
+}
+
+const char *result_form(const result_settings *s)
+{
+    return s->json ? "json" : s->csv ? "csv" : s->form;
+}
+
+int result_print(json_t *result, const char *form)
+{
+    const result_table *table = result_table_of(result_string(result, "kind"));
+    if (strcmp(form, "json") == 0) return cli_print_json(json_incref(result));
     cli_text t = {0};
-    if (csv)
+    if (strcmp(form, "csv") == 0)
         result_csv(result, &t);
-    else if (strcmp(s->form, "md") == 0)
+    else if (strcmp(form, "md") == 0)
         result_markdown(result, table, &t);
     else
         result_text(result, table, &t);
@@ -186,12 +171,23 @@ static int print(json_t *result, const result_table *table, const result_setting
     return code == CLI_GO ? CLI_DONE : code;
 }
 
-int result_out(json_t *result, const result_table *table, const result_settings *s)
+int result_out(json_t *result, const result_settings *s)
 {
-    int saved = s->save ? save(result, s->save) : CLI_GO;
-    int code = print(result, table, s);
+    int saved = s->save ? result_save(result, s->save) : CLI_GO;
+    int code = result_print(result, result_form(s));
     json_decref(result);
     return saved == CLI_GO ? code : saved;
+}
+
+int result_end(json_t *result, int code, bool wrong, const result_settings *s)
+{
+    if (code != CLI_GO && json_array_size(json_object_get(result, "rows")) == 0) {
+        json_decref(result);
+        return code;
+    }
+    int printed = result_out(result, s);
+    if (code == CLI_GO) code = wrong ? CLI_CANNOT : CLI_DONE;
+    return printed == CLI_DONE ? cli_finish(code) : printed;
 }
 
 double result_real(const json_t *o, const char *key)

@@ -2,7 +2,7 @@
  * Results of measurements: one JSON object, whatever was measured, that says how it came about, can be printed in several forms,
  * saved without ever losing an older one, and read again.
  *
- *   format 1, kind ("attend"), command, date, seeds, machine {}
+ *   format 1, kind ("attend"), command, date, seed, machine {}
  *   runs[]  what stands beside each other: title, notes[], and its fields
  *   rows[]  run (its number), name, and its fields
  *   refused[]  sentences
@@ -33,10 +33,12 @@ typedef enum result_kind {
     RESULT_NUMBER,  /* `digits` after the point */
     RESULT_PERCENT, /* of a share */
     RESULT_MIB,     /* of bytes */
-    RESULT_TINY,    /* 1.2e-3 */
+    RESULT_TINY,    /* 1.2e-3, `digits` after the point */
     RESULT_RATIO,   /* ratio, ratio_low, ratio_high and verdict of a row, in words */
     RESULT_CEILING, /* the lower one of ceiling and amdahl */
 } result_kind;
+
+enum { RESULT_CELL = 160 }; /* room for one, as text */
 
 typedef struct result_column {
     const char *key, *head;
@@ -54,26 +56,38 @@ typedef struct result_table {
 /* How this program was called, for `command`. Called once by main. */
 void result_command(int argc, char **argv);
 
-/* A result without runs and rows. */
-struct json_t *result_new(const char *kind);
+/* A result without runs and rows. Everything random in it comes from that seed. */
+struct json_t *result_new(const char *kind, uint64_t seed);
 /* Adds a run; takes `run`, borrows the title. Returns its number, to be given to the rows. */
 int result_add_run(struct json_t *result, struct json_t *run, const char *title);
 void result_add_note(struct json_t *run, const char *format, ...) CLI_PRINTF(2, 3);
 void result_add_row(struct json_t *result, int run, struct json_t *row);
 void result_refuse(struct json_t *result, const char *sentence); /* once each */
 
+/* Could it be saved? Better said before a long run than after it. CLI_GO, or CLI_CANNOT after a sentence. */
+int result_check(const result_settings *s);
 /* Saves, then prints as asked for, and drops the reference. CLI_DONE or CLI_CANNOT after a sentence. */
-int result_out(struct json_t *result, const result_table *table, const result_settings *s);
-
-/* Writes what is to be kept, whole or not at all: into a new file beside it, then renamed. CLI_GO, or CLI_CANNOT after a sentence. */
-int result_save_bytes(const char *path, const char *bytes, size_t n);
+int result_out(struct json_t *result, const result_settings *s);
+/* The same at the end of a run that gave `code` (CLI_GO or an exit code) and in which something went `wrong`; a run without rows
+ * shows nothing. The exit code of the program. */
+int result_end(struct json_t *result, int code, bool wrong, const result_settings *s);
+/* Its parts: CLI_GO or CLI_CANNOT; "table", "md", "csv" or "json"; CLI_DONE or CLI_CANNOT. */
+int result_save(const struct json_t *result, const char *path);
+const char *result_form(const result_settings *s);
+int result_print(struct json_t *result, const char *form);
 
 /* Reads a saved result; NULL after a sentence, with the exit code in *code. */
 struct json_t *result_read(const char *path, int *code);
 
-/* Gives a result of kvfold quality runs and rows. result_read does it. */
-void result_from_quality(struct json_t *result);
+/* Puts the arms of a result of kvfold quality into runs and rows, as all results have them. */
+void result_add_quality(struct json_t *result);
 
+/* Does the row belong to that run? */
+bool result_of_run(const struct json_t *row, size_t run);
+/* Is there nothing to show in that column of the run's rows? */
+bool result_is_empty(const struct json_t *rows, size_t run, const result_column *c);
+/* Words begin at the left, numbers end at the right. */
+bool result_is_words(const result_column *c);
 /* One cell as text. */
 void result_cell(const struct json_t *row, const result_column *c, char *text, size_t size);
 /* Appends the result as table, Markdown or CSV. */

@@ -15,7 +15,7 @@ static const result_column attend[] = {
     {"of_limit", "limit", RESULT_PERCENT, 0},
     {"ratio", "times the speed of the baseline", RESULT_RATIO, 0},
     {"ceiling", "ceiling", RESULT_CEILING, 0},
-    {"error", "error", RESULT_TINY, 0},
+    {"error", "error", RESULT_TINY, 1},
     {"cpu", "set", RESULT_TEXT, 0},
     {"wrong", "wrong", RESULT_TEXT, 0},
     {0},
@@ -32,7 +32,7 @@ static const result_column ops[] = {
     {"gb_per_s", "GB/s", RESULT_NUMBER, 1},
     {"ratio", "times the speed of its plain form", RESULT_RATIO, 0},
     {"ceiling", "ceiling", RESULT_CEILING, 0},
-    {"error", "error", RESULT_TINY, 0},
+    {"error", "error", RESULT_TINY, 1},
     {"wrong", "wrong", RESULT_TEXT, 0},
     {0},
 };
@@ -58,30 +58,46 @@ static const result_column e2e[] = {
 };
 
 static const result_column compare[] = {
-    {"name", "row", RESULT_TEXT, 0},       {"ratio_a", "A", RESULT_NUMBER, 3},
-    {"ratio_b", "B", RESULT_NUMBER, 3},    {"ratio", "B over A", RESULT_RATIO, 0},
-    {"us_a", "us in A", RESULT_NUMBER, 1}, {"us_b", "us in B", RESULT_NUMBER, 1},
-    {"phase", "phase", RESULT_TEXT, 0},    {0},
+    {"name", "row", RESULT_TEXT, 0},
+    {"ratio_a", "A", RESULT_NUMBER, 3},
+    {"ratio_b", "B", RESULT_NUMBER, 3},
+    {"ratio", "B over A", RESULT_RATIO, 0},
+    {"us_a", "us in A", RESULT_NUMBER, 1},
+    {"us_b", "us in B", RESULT_NUMBER, 1},
+    {"phase", "phase", RESULT_TEXT, 0},
+    {"kld_a", "KLD in A", RESULT_TINY, 2},
+    {"kld_b", "KLD in B", RESULT_TINY, 2},
+    {"kld_apart", "B - A", RESULT_TINY, 1},
+    {"kld_apart_error", "± (99 %)", RESULT_TINY, 1},
+    {"loss", "B against A", RESULT_TEXT, 0},
+    {"ppl_ratio_a", "PPL ratio A", RESULT_NUMBER, 4},
+    {"ppl_ratio_b", "PPL ratio B", RESULT_NUMBER, 4},
+    {0},
 };
 
 static const result_column quality[] = {
     {"name", "K/V", RESULT_TEXT, 0},
-    {"bits_code", "bits", RESULT_NUMBER, 2},
-    {"bits_per_value", "all-in", RESULT_NUMBER, 2},
-    {"kld_mean", "KLD mean", RESULT_TINY, 0},
-    {"kld_error", "+-", RESULT_TINY, 0},
-    {"kld_median", "median", RESULT_TINY, 0},
-    {"kld_p99", "99 %", RESULT_TINY, 0},
-    {"kld_max", "max", RESULT_TINY, 0},
-    {"ppl", "PPL", RESULT_NUMBER, 3},
+    {"exact", "S/R", RESULT_TEXT, 0},
+    {"bits_code", "bits", RESULT_NUMBER, 3},
+    {"bits_per_value", "all-in", RESULT_NUMBER, 3},
     {"ppl_ratio", "PPL ratio", RESULT_NUMBER, 4},
+    {"ppl_ratio_error", "±", RESULT_NUMBER, 4},
+    {"kld_mean", "KLD mean", RESULT_TINY, 2},
+    {"kld_error", "±", RESULT_TINY, 1},
+    {"kld_median", "median", RESULT_TINY, 1},
+    {"kld_p99", "99 %", RESULT_TINY, 1},
+    {"kld_max", "max", RESULT_TINY, 1},
     {"same_top", "same top", RESULT_PERCENT, 1},
-    {"floor", "", RESULT_TEXT, 0},
+    {"same_tokens", "same text", RESULT_TEXT, 0},
+    {"recall", "facts", RESULT_TEXT, 0},
+    {"arithmetic", "sums", RESULT_TEXT, 0},
+    {"structure", "JSON", RESULT_TEXT, 0},
+    {"remark", "", RESULT_TEXT, 0},
     {0},
 };
 
 static const result_column sensitivity[] = {
-    {"name", "side", RESULT_TEXT, 0}, {"layer", "layer", RESULT_NUMBER, 0}, {"kld_mean", "KLD mean", RESULT_TINY, 0}, {0}};
+    {"name", "side", RESULT_TEXT, 0}, {"layer", "layer", RESULT_NUMBER, 0}, {"kld_mean", "KLD mean", RESULT_TINY, 1}, {0}};
 
 static const result_column needle[] = {{"name", "K/V", RESULT_TEXT, 0},
                                        {"context", "tokens", RESULT_NUMBER, 0},
@@ -91,7 +107,9 @@ static const result_column needle[] = {{"name", "K/V", RESULT_TEXT, 0},
 
 static const result_table tables[] = {
     {"quality", quality,
-     "KLD: divergence of the next-token distribution from libllama's f16 cache. all-in: window, sink and tables too."},
+     "S/R: first and newest tokens that stay exact. bits: of the codes; all-in: of the whole cache at this context. KLD: "
+     "divergence\n"
+     "of the next-token distribution from libllama's f16 cache, in nats; PPL ratio: to its perplexity. ±: one standard error."},
     {"sensitivity", sensitivity, NULL},
     {"needle", needle, NULL},
     {"attend", attend,
@@ -108,8 +126,8 @@ static const result_table tables[] = {
      "read at the speed of memory. cache and host: as counted; anonymous, allocated, peak (with weights): of the process, "
      "measured."},
     {"compare", compare,
-     "A and B: speed over the baseline of the same run; only these can be compared. Times of different runs stand there for "
-     "information."},
+     "Of speed, A and B: over the baseline of the same run; only these can be compared, times of different runs stand there for\n"
+     "information. Of loss: differences of means, with the errors of both."},
 };
 
 const result_table *result_table_of(const char *kind)

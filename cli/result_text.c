@@ -13,7 +13,9 @@ static void ratio_cell(const json_t *row, char *text, size_t size)
 {
     const char *verdict = result_string(row, "verdict");
     double low = result_real(row, "ratio_low"), high = result_real(row, "ratio_high");
-    if (strcmp(verdict, "baseline") == 0)
+    if (!verdict[0])
+        snprintf(text, size, "-");
+    else if (strcmp(verdict, "baseline") == 0)
         snprintf(text, size, "the baseline");
     else if (json_is_false(json_object_get(row, "distinguishable")))
         snprintf(text, size, "%s (%.2f to %.2f)", verdict, low, high);
@@ -51,12 +53,36 @@ void result_cell(const json_t *row, const result_column *c, char *text, size_t s
     else if (c->kind == RESULT_MIB)
         snprintf(text, size, "%.*f", c->digits, x / 1048576);
     else
-        snprintf(text, size, "%.1e", x);
+        snprintf(text, size, "%.*e", c->digits, x);
+}
+
+bool result_is_words(const result_column *c)
+{
+    return c->kind == RESULT_TEXT || c->kind == RESULT_RATIO || c->kind == RESULT_CEILING;
+}
+
+bool result_of_run(const json_t *row, size_t run)
+{
+    return (size_t)json_integer_value(json_object_get(row, "run")) == run;
+}
+
+bool result_is_empty(const json_t *rows, size_t run, const result_column *c)
+{
+    size_t i;
+    json_t *row;
+    char text[RESULT_CELL];
+    json_array_foreach(rows, i, row)
+    {
+        if (!result_of_run(row, run)) continue;
+        result_cell(row, c, text, sizeof text);
+        if (text[0] && strcmp(text, "-") != 0) return false;
+    }
+    return true;
 }
 
 /* ---- whole tables --------------------------------------------------------------------------------------------------------- */
 
-enum { CELL = 160, COLUMNS = 24 };
+enum { COLUMNS = 24 };
 
 typedef struct sheet {
     const result_table *table;
@@ -70,46 +96,35 @@ static int columns_of(const char *s) /* characters, not bytes */
     return n;
 }
 
-static bool of_run(const json_t *row, size_t run)
-{
-    return (size_t)json_integer_value(json_object_get(row, "run")) == run;
-}
-
 static void find_widths(sheet *s, const json_t *rows, size_t run)
 {
     size_t i;
     json_t *row;
-    char text[CELL];
+    char text[RESULT_CELL];
     for (s->n = 0; s->n < COLUMNS && s->table->column[s->n].key; s->n++) {
         const result_column *c = &s->table->column[s->n];
-        s->width[s->n] = 0;
+        s->width[s->n] = result_is_empty(rows, run, c) ? 0 : columns_of(c->head);
+        if (s->width[s->n] == 0) continue;
         json_array_foreach(rows, i, row)
         {
-            if (!of_run(row, run)) continue;
+            if (!result_of_run(row, run)) continue;
             result_cell(row, c, text, sizeof text);
-            bool empty = !text[0] || strcmp(text, "-") == 0;
-            if (!empty && columns_of(text) > s->width[s->n]) s->width[s->n] = columns_of(text);
+            if (columns_of(text) > s->width[s->n]) s->width[s->n] = columns_of(text);
         }
-        if (s->width[s->n] && s->width[s->n] < columns_of(c->head)) s->width[s->n] = columns_of(c->head);
     }
-}
-
-static bool to_the_left(result_kind kind)
-{
-    return kind == RESULT_TEXT || kind == RESULT_RATIO || kind == RESULT_CEILING;
 }
 
 static void add_line(cli_text *to, const sheet *s, const json_t *row, bool markdown)
 {
-    char text[CELL];
+    char text[RESULT_CELL];
     for (int i = 0; i < s->n; i++) {
         const result_column *c = &s->table->column[i];
         if (s->width[i] == 0) continue;
         snprintf(text, sizeof text, "%s", c->head);
         if (row) result_cell(row, c, text, sizeof text);
-        int blanks = s->width[i] - columns_of(text);
-        cli_text_format(to, "%s%*s%s%*s%s", markdown ? "| " : "", to_the_left(c->kind) ? 0 : blanks, "", text,
-                        to_the_left(c->kind) ? blanks : 0, "", markdown ? " " : "  ");
+        int blanks = s->width[i] - columns_of(text), words = result_is_words(c);
+        cli_text_format(to, "%s%*s%s%*s%s", markdown ? "| " : "", words ? 0 : blanks, "", text, words ? blanks : 0, "",
+                        markdown ? " " : "  ");
     }
     while (!markdown && to->length && to->data[to->length - 1] == ' ') to->data[--to->length] = 0;
     cli_text_format(to, "%s\n", markdown ? "|" : "");
@@ -118,7 +133,7 @@ static void add_line(cli_text *to, const sheet *s, const json_t *row, bool markd
 static void add_rule(cli_text *to, const sheet *s)
 {
     for (int i = 0; i < s->n; i++)
-        if (s->width[i]) cli_text_format(to, "%s", to_the_left(s->table->column[i].kind) ? "|---" : "|--:");
+        if (s->width[i]) cli_text_format(to, "%s", result_is_words(&s->table->column[i]) ? "|---" : "|--:");
     cli_text_format(to, "|\n");
 }
 
@@ -134,7 +149,7 @@ static void add_run(cli_text *to, sheet *s, const json_t *result, size_t run, bo
     find_widths(s, rows, run);
     add_line(to, s, NULL, markdown);
     if (markdown) add_rule(to, s);
-    json_array_foreach(rows, i, row) if (of_run(row, run)) add_line(to, s, row, markdown);
+    json_array_foreach(rows, i, row) if (result_of_run(row, run)) add_line(to, s, row, markdown);
 }
 
 static void add_doubts(cli_text *to, const json_t *result, bool markdown)

@@ -1,22 +1,14 @@
 /* SPDX-License-Identifier: MIT
- * Results that are kept: on which machine they were found, and a file that is either the old one or the new one.
+ * What is kept: a file that is either the old one or the new one.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "cli.h"
-#include "version.h"
-
-#include <jansson.h>
-#include <kvfold.h>
-#include <llama.h>
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/utsname.h>
 #include <unistd.h>
-
-/* ---- files ----------------------------------------------------------------------------------------------------------------- */
 
 static int cannot(const char *path, const char *temporary)
 {
@@ -51,7 +43,7 @@ static bool write_all(int file, const char *text, size_t n)
     return fsync(file) == 0;
 }
 
-static int save(const char *path, const char *text)
+int cli_save(const char *path, const char *bytes, size_t n)
 {
     cli_text name = {0};
     cli_text_format(&name, "%s.XXXXXX", path);
@@ -59,26 +51,13 @@ static int save(const char *path, const char *text)
     if (file < 0) {
         code = cannot(path, NULL);
     } else {
-        bool written = write_all(file, text, strlen(text)) && write_all(file, "\n", 1);
+        bool written = write_all(file, bytes, n);
         int error = errno;
         if (close(file) != 0 && written) written = false, error = errno;
         errno = error;
         if (!written || rename(name.data, path) != 0) code = cannot(path, name.data);
     }
     cli_text_free(&name);
-    return code;
-}
-
-int cli_save_json(const char *path, json_t *object)
-{
-    char *text = object ? json_dumps(object, JSON_INDENT(2) | JSON_REAL_PRECISION(15)) : NULL;
-    int code = CLI_CANNOT;
-    json_decref(object);
-    if (text)
-        code = save(path, text);
-    else
-        cli_error("cannot save '%s': the result cannot be written as JSON", path);
-    free(text);
     return code;
 }
 
@@ -96,50 +75,4 @@ int cli_save_check(const char *path)
     }
     cli_text_free(&folder);
     return code;
-}
-
-/* ---- where a result comes from --------------------------------------------------------------------------------------------- */
-
-static void processor_name(char *name, size_t size)
-{
-    char line[512];
-    FILE *f = fopen("/proc/cpuinfo", "r");
-    snprintf(name, size, "unknown processor");
-    while (f && fgets(line, sizeof line, f)) {
-        const char *colon = strchr(line, ':');
-        if (!colon || strncmp(line, "model name", 10) != 0) continue;
-        snprintf(name, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
-        break;
-    }
-    if (f) fclose(f);
-}
-
-json_t *cli_machine_json(void)
-{
-    char name[128];
-    struct utsname os;
-    if (uname(&os) != 0) memset(&os, 0, sizeof os);
-    processor_name(name, sizeof name);
-    return json_pack("{s:o, s:I, s:I, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s, s:s}", "processor", cli_json_text(name),
-                     "processors", (json_int_t)sysconf(_SC_NPROCESSORS_ONLN), "memory", (json_int_t)cli_memory_total(), "system",
-                     os.sysname, "release", os.release, "architecture", os.machine, "kvfold", kvf_version(), "build",
-                     cli_build_id(), "compiler", cli_compiler(), "cpu", cli_cpu_in_use(), "libllama", llama_version(), "ggml",
-                     ggml_version(), "ggml_features", llama_print_system_info());
-}
-
-void cli_command_text(cli_text *text, int argc, char **argv)
-{
-    cli_text_format(text, "kvfold");
-    for (int i = 0; i < argc; i++) {
-        bool plain = argv[i][0] && strspn(argv[i], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_./,:=+@%") ==
-                                       strlen(argv[i]);
-        cli_text_format(text, plain ? " " : " '");
-        for (const char *p = argv[i]; *p; p++) {
-            if (*p == '\'')
-                cli_text_add(text, "'\\''", 4);
-            else
-                cli_text_add(text, p, 1);
-        }
-        if (!plain) cli_text_add(text, "'", 1);
-    }
 }

@@ -13,9 +13,9 @@ typedef struct shape_layer {
     bool attention;
     int32_t q_heads, kv_heads, k_dim, v_dim;
     int32_t rope_dims; /* channels that RoPE turns; 0: none */
-    int32_t window; /* 0: full */
-    int32_t share;  /* layer whose K/V it reads, -1: own */
-    bool v_in_k;    /* latent attention: V is the first part of K */
+    int32_t window;    /* 0: full */
+    int32_t share;     /* layer whose K/V it reads, -1: own */
+    bool v_in_k;       /* latent attention: V is the first part of K */
 } shape_layer;
 
 typedef struct shape {

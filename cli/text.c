@@ -79,6 +79,12 @@ static size_t smallest(size_t a, size_t b, size_t c)
     return m < c ? m : c;
 }
 
+const char *cli_file_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}
+
 size_t cli_distance(const char *a, const char *b)
 {
     enum { MOST = 64 };

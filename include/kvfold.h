@@ -435,6 +435,16 @@ KVF_API int kvf_op_kivi_dequantise(const uint8_t *codes, const float *scale, con
  * two that divides dim). Its own inverse. */
 KVF_API int kvf_op_hadamard(float *x, int64_t n, int64_t dim, int32_t block);
 
+/* The rotations of codec specs (rot=, seed=; docs/FORMAT.md, Stages): "none", "h" (Hadamard in blocks of the largest power of two that
+ * divides dim), "h1" (random signs, one Hadamard of all channels), "h2" (the same twice). kvf_op_rotated_size: channels after the
+ * transform, dim for "none" and "h"; for the others the next size that has a Hadamard matrix: 2^k, 12 2^k, 20 2^k or 28 2^k; negative
+ * KVF_E_ARG when the name is unknown or another (NULL too), or dim is not 1 to 1024. */
+KVF_API int32_t kvf_op_rotated_size(const char *rot, int32_t dim);
+/* y[n][kvf_op_rotated_size] = R x, x[n][dim] with zeros behind it; and back, x = the first dim channels of R' y. Orthonormal; the same
+ * bits on every target. x and y must not overlap. */
+KVF_API int kvf_op_rotate(const char *rot, uint32_t seed, const float *x, int64_t n, int32_t dim, float *y);
+KVF_API int kvf_op_rotate_back(const char *rot, uint32_t seed, const float *y, int64_t n, int32_t dim, float *x);
+
 /* The scalar codebook of 2^bits levels with the least mean-square error (Lloyd 1957, Max 1960), ascending, symmetric: of a standard
  * normal variable for dim 0, else of one coordinate of a random unit vector in dim dimensions, times sqrt(dim) (dim below 4: the
  * normal variable too). levels[2^bits]; *error, which may be NULL, receives that error. The same bits on every target. KVF_E_ARG when
@@ -449,17 +459,17 @@ KVF_API int kvf_op_codebook_quantise(const float *x, size_t n, const float *leve
 /* x = levels[code]. KVF_E_ARG when a code is not below n_levels. */
 KVF_API int kvf_op_codebook_dequantise(const uint8_t *codes, size_t n, const float *levels, int32_t n_levels, float *x);
 
-/* Norm, Hadamard transform, codebook and packing of n vectors x[n][dim] in one go, each vector read once and nothing written but its
- * norm and its codes: norm = ||x||, codes = quantise(y * (sqrt(dim) / norm)) with y = x transformed in blocks of `block` (1: not at
- * all; see kvf_op_hadamard), packed as kvf_op_pack does into packed[n][kvf_op_packed_bytes(dim, bits)]. levels[2^bits] as above, in
- * units of a coordinate of a vector of length sqrt(dim), as kvf_op_codebook gives them. The codes are those of the operations one
- * after the other, bit for bit. A vector of norm 0 is coded as zeros. dim is 1 to 1024. Sums are f32, element i into partial sum
- * i % 16, then halves added pairwise. KVF_E_NONFINITE: a norm is not finite. */
-KVF_API int kvf_op_rotate_quantise_pack(const float *x, int64_t n, int32_t dim, int32_t block, const float *levels, int32_t bits,
-                                        uint8_t *packed, float *norm);
-/* And back: x = transform(levels[code] * (norm / sqrt(dim))). */
-KVF_API int kvf_op_unpack_dequantise_rotate(const uint8_t *packed, const float *norm, int64_t n, int32_t dim, int32_t block,
-                                            const float *levels, int32_t bits, float *x);
+/* Norm, rotation, codebook and packing of n vectors x[n][dim] in one go, each vector read once and nothing written but its norm and
+ * its codes: norm = ||x||, codes = quantise(y * (sqrt(size) / norm)) with y[size] = x rotated (rot and seed as in kvf_op_rotate), packed
+ * as kvf_op_pack does into packed[n][kvf_op_packed_bytes(size, bits)]. levels[2^bits] as above, in units of a coordinate of a vector of
+ * length sqrt(size), as kvf_op_codebook gives them. The codes are those of the operations one after the other, bit for bit. A vector of
+ * norm 0 is coded as zeros. Sums are f32, element i into partial sum i % 16, then halves added pairwise. KVF_E_NONFINITE: a norm is not
+ * finite. */
+KVF_API int kvf_op_rotate_quantise_pack(const char *rot, uint32_t seed, const float *x, int64_t n, int32_t dim, const float *levels,
+                                        int32_t bits, uint8_t *packed, float *norm);
+/* And back: x = the first dim channels of R' (levels[code] * (norm / sqrt(size))). */
+KVF_API int kvf_op_unpack_dequantise_rotate(const char *rot, uint32_t seed, const uint8_t *packed, const float *norm, int64_t n,
+                                            int32_t dim, const float *levels, int32_t bits, float *x);
 
 /* Encodes 64 tokens of one head, x[64][head_dim], into a record of kvf_spec_info.block_bytes bytes (64-byte aligned) as the
  * cache would, and back. Rows are rounded to f16 first (saturating); NaN and infinity are refused. Stages that come from a

@@ -1,46 +1,123 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 #
-# measurements.sh: measures what docs/MEASUREMENTS.md shows, on this machine, and writes it. Results are kept in build/results:
-# what is there already is not measured again, so an interrupted run goes on where it was, and deleting a file repeats it.
-# MEASURE="ops attend e2e quality" names the parts. Takes an hour or two; leave the machine alone meanwhile.
+# measurements.sh: measures what docs/MEASUREMENTS.md shows, on this machine, and writes it. Each result is one command and one file
+# in build/results: what is there already is not measured again, so an interrupted run goes on where it was, and deleting a file
+# repeats it. Takes hours; leave the machine alone meanwhile.
+#
+#   MEASURE="quality-smollm2 ops"   only results whose names begin with these words
+#   MEASURE_SHORT=1                 quality on 256 tokens, few arms and quantised weights, into build/results-short: are all commands right?
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root"
 PATH="$root/build/bin:$PATH" # so that commands are saved as they would be typed
-results=build/results
+short=${MEASURE_SHORT:-}
+results=build/results${short:+-short}
 smollm2=build/models/smollm2-135m-instruct-q4_1.gguf
 gemma=build/models/gemma-3-270m-q4_k_m.gguf
-text=build/text/jargon.txt
-parts=${MEASURE:-ops attend e2e quality}
-mkdir -p "$results"
+smollm2_f32=${smollm2/q4_1/f32}
+gemma_f32=${gemma/q4_k_m/f32}
 wide=$results/llama-wide.gguf # generated: 32 query and 8 KV heads of size 128, random weights
+text=build/text/jargon.txt
+arms=scripts/arms.txt
+mkdir -p "$results"
 
-# measure PART NAME ARGS...: runs kvfold with --save, once.
-measure() {
-    local part=$1 file="$results/$2.json"
-    case " $parts " in
-    *" $part "*) ;;
-    *) return 0 ;;
-    esac
-    [ ! -e "$file" ] || return 0
-    echo "measurements: $2" >&2
-    kvfold "${@:3}" --save "$file" >/dev/null
+# wanted NAME: is it asked for, and not there yet?
+wanted() {
+    local word
+    [ ! -e "$results/$1.json" ] || return 1
+    [ -n "${MEASURE:-}" ] || return 0
+    for word in $MEASURE; do
+        case $1 in "$word" | "$word"-*) return 0 ;; esac
+    done
+    return 1
 }
 
-measure ops ops bench ops
-measure attend attend-32-8x128 bench attend --shape 32/8x128 --context 4096,16384 -t 1,2
-measure attend attend-models bench attend --shape 9/3x64,4/1x256 --context 1024,8192 -t 2
-measure e2e e2e-smollm2 bench e2e -m "$smollm2" -f "$text" -d 512,2048,8000 --processes 5
-measure e2e e2e-gemma bench e2e -m "$gemma" -f "$text" -d 512,2048 --processes 5
-[ -e "$wide" ] || gen-model llama-wide "$wide" q8_0 >/dev/null
-measure e2e e2e-generated bench e2e -m "$wide" -d 512,2048
-if kvfold help quality >/dev/null 2>&1; then
-    measure quality quality-smollm2 quality -m "${smollm2/q4_1/f32}" -f "$text" -c 2048
-    measure quality quality-gemma quality -m "${gemma/q4_k_m/f32}" -f "$text" -c 2048
+# measure NAME ARGS...: runs kvfold with --save, once. An arm that cannot be had is in the result, and no reason to stop.
+measure() {
+    local file="$results/$1.json"
+    wanted "$1" || return 0
+    echo "measurements: $1" >&2
+    kvfold "${@:2}" --save "$file" >/dev/null || [ -e "$file" ]
+    if grep -q '"interrupted": true' "$file"; then
+        mv "$file" "$file.interrupted"
+        echo "measurements: interrupted; what there is of $1 is in $file.interrupted" >&2
+        exit 130
+    fi
+}
+
+# quality NAME MODEL CONTEXT ARGS...
+quality() {
+    local context=$3 less=()
+    if [ -n "$short" ]; then
+        less=(--score 32 -t 1)
+        case " $* " in *" --generate "*) ;; *) context=256 ;; esac # planted facts need their room
+    fi
+    measure "quality-$1" quality -m "$2" -c "$context" "${@:4}" ${less[@]+"${less[@]}"}
+}
+
+# The text with something else in front: what codecs learn from the first tokens is then learnt from the wrong ones.
+first() { # FILE COMMAND...
+    [ ! -e "$1" ] || return 0
+    { "${@:2}" && head -c 316384 "$text" | tail -c 16384; } >"$1.new"
+    mv "$1.new" "$1"
+}
+
+few=llama-q8_0,llama-q4_0,f16/f16,kivi4/kivi4,uni4/uni4,turbo4/turbo4,turbo4/turbo3,turbo3/turbo2
+if [ -n "$short" ]; then
+    arms=$results/arms.txt
+    few=llama-q4_0,uni4/uni4
+    grep -E '^(llama-q4_0|uni4/)' scripts/arms.txt >"$arms"
+    smollm2_f32=$smollm2
+    gemma_f32=$gemma
+fi
+[ -e "$smollm2_f32" ] || kvfold widen -m "$smollm2" -o "$smollm2_f32"
+[ -e "$gemma_f32" ] || kvfold widen -m "$gemma" -o "$gemma_f32"
+first "$results/program-first.txt" head -c 400 tests/text/program.txt
+first "$results/numbers-first.txt" seq -s ' ' 10007 37 12300
+
+# All arms, two places of the book. The large vocabulary of Gemma costs more than its attention: fewer positions.
+place=(a 300000:16384 b 800000:16384)
+for i in 0 2; do
+    slice=(-f "$text" --slice "${place[i + 1]}")
+    quality "smollm2-${place[i]}" "$smollm2_f32" 2048 "${slice[@]}" --arms "$arms" --kv qjl:m=128/kivi4,qjl:m=128,outliers=4/kivi4
+    quality "gemma-${place[i]}" "$gemma_f32" 1024 --score 255 "${slice[@]}" --arms "$arms" --kv qjl:m=512/kivi4
+done
+
+slice=(-f "$text" --slice 300000:16384)
+seeds=
+for codecs in uni4/uni4 turbo4/turbo4 turbo3/turbo2; do
+    for seed in 1 2 3; do seeds+=${seeds:+,}${codecs/\//:seed=$seed/}:seed=$seed; done
+done
+quality smollm2-seeds "$smollm2_f32" 2048 "${slice[@]}" --kv "$seeds"
+quality smollm2-sealed "$smollm2_f32" 2048 "${slice[@]}" --seal-each --sink 0 --kv "$few,q8_0/q8_0,q4_0/q4_0"
+quality smollm2-8192 "$smollm2_f32" 8192 -f "$text" --slice 300000:49152 --score 1023 --kv "$few"
+quality smollm2-quantised "$smollm2" 2048 "${slice[@]}" --kv "$few" # how much of a small loss the weights hide
+quality smollm2-written "$smollm2_f32" 1024 "${slice[@]}" --score 64 --generate --kv "$few"
+for name in program numbers; do
+    quality "smollm2-$name-first" "$smollm2_f32" 2048 -f "$results/$name-first.txt" --kv "uni4/uni4,turbo4/turbo4"
+    quality "gemma-$name-first" "$gemma_f32" 1024 --score 255 -f "$results/$name-first.txt" --kv "uni4/uni4,turbo4/turbo4"
+done
+written=(-f tests/text/german.txt -f tests/text/chinese.txt -f tests/text/program.txt)
+quality smollm2-texts "$smollm2_f32" 2048 "${written[@]}" --kv "$few"
+quality gemma-texts "$gemma_f32" 1024 --score 255 "${written[@]}" --kv "$few"
+
+if [ -z "$short" ]; then
+    measure ops bench ops
+    measure attend-32-8x128 bench attend --shape 32/8x128 --context 4096,16384 -t 1,2
+    measure attend-models bench attend --shape 9/3x64,4/1x256 --context 1024,8192 -t 2
+    measure e2e-smollm2 bench e2e -m "$smollm2" -f "$text" -d 512,2048,8000 --processes 5
+    measure e2e-gemma bench e2e -m "$gemma" -f "$text" -d 512,2048 --processes 5
+    if wanted e2e-generated && [ ! -e "$wide" ]; then gen-model llama-wide "$wide" q8_0 >/dev/null; fi
+    measure e2e-generated bench e2e -m "$wide" -d 512,2048
 fi
 
-found=("$results"/*.json)
-[ -e "${found[0]}" ] || { echo "measurements: nothing was measured" >&2 && exit 2; }
-kvfold report "${found[@]}" -o build/report --markdown docs/MEASUREMENTS.md
+shopt -s nullglob
+found=("$results"/quality-*.json "$results"/e2e-*.json "$results"/attend-*.json "$results"/ops*.json)
+[ ${#found[@]} -gt 0 ] || { echo "measurements: nothing was measured" >&2 && exit 2; }
+if [ -n "$short" ]; then
+    kvfold report "${found[@]}" -o "$results/report" --markdown "$results/MEASUREMENTS.md"
+else
+    kvfold report "${found[@]}" -o build/report --markdown docs/MEASUREMENTS.md
+fi

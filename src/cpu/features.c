@@ -17,8 +17,8 @@ enum {
     LEAF7_EBX_AVX512DQ = 1 << 17,
     LEAF7_EBX_AVX512BW = 1 << 30,
     LEAF7_ECX_AVX512_VNNI = 1 << 11,
-    XCR0_YMM = 1 << 1 | 1 << 2,          /* XMM and upper halves of YMM */
-    XCR0_ZMM = 1 << 5 | 1 << 6 | 1 << 7  /* mask registers, upper halves of ZMM, registers 16 to 31 */
+    XCR0_YMM = 1 << 1 | 1 << 2,         /* XMM and upper halves of YMM */
+    XCR0_ZMM = 1 << 5 | 1 << 6 | 1 << 7 /* mask registers, upper halves of ZMM, registers 16 to 31 */
 };
 
 /* XCR0, the register sets that the system saves. Legal only after OSXSAVE was seen; assembly because the intrinsic would need a

@@ -2,7 +2,7 @@
  * Scalar codebooks, alone and as one step from a vector to packed codes. */
 #include "codec/shared/codebook.h"
 #include "codec/shared/stages.h"
-#include "gpu/kernels/hadamard.h"
+#include "ops/rotate.h"
 
 #include <float.h>
 #include <math.h>
@@ -65,16 +65,6 @@ int kvf_op_codebook_dequantise(const uint8_t *codes, size_t n, const float *leve
     return KVF_OK;
 }
 
-static int wrong_shape(int64_t n, int32_t dim, int32_t block, int32_t bits)
-{
-    return n < 0 || dim < 1 || dim > KVFI_DIM_MAX || block < 1 || (block & (block - 1)) || dim % block || bits < 1 || bits > 8;
-}
-
-static void transform(float *y, int32_t dim, int32_t block)
-{
-    for (int32_t i = 0; i < dim && block > 1; i += block) kvfi_hadamard_block(y + i, block);
-}
-
 /* ORs a code into zeroed memory: bits from i * bits on. */
 static void put(uint8_t *packed, int32_t i, int32_t bits, uint8_t code)
 {
@@ -83,38 +73,42 @@ static void put(uint8_t *packed, int32_t i, int32_t bits, uint8_t code)
     if (shift + bits > 8) packed[byte + 1] = (uint8_t)(code >> (8 - shift));
 }
 
-int kvf_op_rotate_quantise_pack(const float *x, int64_t n, int32_t dim, int32_t block, const float *levels, int32_t bits,
-                                uint8_t *packed, float *norm)
+int kvf_op_rotate_quantise_pack(const char *rot, uint32_t seed, const float *x, int64_t n, int32_t dim, const float *levels,
+                                int32_t bits, uint8_t *packed, float *norm)
 {
     float boundary[256], y[KVFI_DIM_MAX];
-    if (wrong_shape(n, dim, block, bits) || !levels || (n && (!x || !packed || !norm))) return KVF_E_ARG;
+    kvf_rotation r;
+    if (!kvfi_op_rotation(rot, seed, dim, &r) || n < 0 || bits < 1 || bits > 8 || !levels || (n && (!x || !packed || !norm)))
+        return KVF_E_ARG;
     const int rc = make_boundaries(levels, 1 << bits, boundary);
     if (rc) return rc;
-    const size_t stride = kvf_op_packed_bytes((size_t)dim, bits);
+    const size_t stride = kvf_op_packed_bytes((size_t)r.size, bits);
     for (int64_t v = 0; v < n; v++, x += dim, packed += stride) {
         norm[v] = sqrtf(kvfi_dot16(x, x, dim));
         if (!isfinite(norm[v])) return KVF_E_NONFINITE;
-        const float inverse = norm[v] > 0.0f ? sqrtf((float)dim) / norm[v] : 0.0f;
-        memcpy(y, x, (size_t)dim * sizeof *y);
-        transform(y, dim, block);
+        const float inverse = norm[v] > 0.0f ? sqrtf((float)r.size) / norm[v] : 0.0f;
+        kvfi_op_turn(&r, x, dim, y);
         memset(packed, 0, stride);
-        for (int32_t i = 0; i < dim; i++)
+        for (int32_t i = 0; i < r.size; i++)
             put(packed, i, bits, nearest(boundary, 1 << bits, norm[v] > 0.0f ? y[i] * inverse : 0.0f));
     }
     return KVF_OK;
 }
 
-int kvf_op_unpack_dequantise_rotate(const uint8_t *packed, const float *norm, int64_t n, int32_t dim, int32_t block,
+int kvf_op_unpack_dequantise_rotate(const char *rot, uint32_t seed, const uint8_t *packed, const float *norm, int64_t n, int32_t dim,
                                     const float *levels, int32_t bits, float *x)
 {
     uint8_t codes[KVFI_DIM_MAX];
-    if (wrong_shape(n, dim, block, bits) || !levels || (n && (!x || !packed || !norm))) return KVF_E_ARG;
-    const size_t stride = kvf_op_packed_bytes((size_t)dim, bits);
+    float y[KVFI_DIM_MAX];
+    kvf_rotation r;
+    if (!kvfi_op_rotation(rot, seed, dim, &r) || n < 0 || bits < 1 || bits > 8 || !levels || (n && (!x || !packed || !norm)))
+        return KVF_E_ARG;
+    const size_t stride = kvf_op_packed_bytes((size_t)r.size, bits);
     for (int64_t v = 0; v < n; v++, x += dim, packed += stride) {
-        const float scale = norm[v] / sqrtf((float)dim);
-        kvf_op_unpack(packed, (size_t)dim, bits, codes);
-        for (int32_t i = 0; i < dim; i++) x[i] = levels[codes[i]] * scale;
-        transform(x, dim, block);
+        const float scale = norm[v] / sqrtf((float)r.size);
+        kvf_op_unpack(packed, (size_t)r.size, bits, codes);
+        for (int32_t i = 0; i < r.size; i++) y[i] = levels[codes[i]] * scale;
+        kvfi_op_turn_back(&r, y, dim, x);
     }
     return KVF_OK;
 }

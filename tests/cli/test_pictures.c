@@ -58,7 +58,7 @@ static const char E2E[] =
     "{'run':1,'phase':'decode','name':'x','tokens_per_s':30,'tokens_per_s_min':20,'tokens_per_s_max':35,'us_median':33000,"
     "'us_min':30000,'us_max':40000,'held':4104,'accounted':8388608,'peak':104857600},"
     "{'run':0,'phase':'prefill','name':'x','tokens_per_s':500,'tokens_per_s_min':400,'tokens_per_s_max':550},"
-    "{'run':2,'phase':'decode','name':'x','tokens_per_s':7,'tokens_per_s_min':6,'tokens_per_s_max':8,'held':520}]}";
+    "{'run':2,'phase':'decode','name':'x','tokens_per_s':7,'us_median':4.5,'us':[8,1,2,3,4,5,6,7],'held':520}]}";
 
 /* Single quotes for double ones: readable here. */
 static json_t *results_of(const char *text)
@@ -83,8 +83,10 @@ static void test_e2e(void **state)
     assert_int_equal(speed->n_series, 1);
     assert_int_equal(speed->series[0].n, 2);
     const plot_point *at = &speed->series[0].point[1];
-    assert_true(at->x == 4096 && at->y == 30 && at->low == 20 && at->high == 35);
-    assert_string_equal(titled(&p, "Speed of decode: n.gguf")->file, "decode-2");
+    assert_true(at->x == 4096 && at->y == 30 && at->low == 24.75 && at->high == 33);
+    const plot *other = titled(&p, "Speed of decode: n.gguf");
+    assert_string_equal(other->file, "decode-2");
+    assert_true(other->series[0].point[0].low == 5.25 && other->series[0].point[0].high == 10.5); /* samples 3 to 6 of 8 */
     const plot *cache = titled(&p, "Memory of the cache: m.gguf");
     assert_true(cache->series[0].point[0].x == 520 && cache->series[0].point[0].y == 2); /* the host's cells count */
     pictures_free(&p);
@@ -92,11 +94,14 @@ static void test_e2e(void **state)
 }
 
 static const char QUALITY[] =
-    "{'kind':'quality','command':'c','model':{'file':'/a/m.gguf'},'context':2048,'chunks':2,'arms':["
-    "{'name':'uni4/uni4','libllama':false,'bits_code':4.25,'bits_per_value':5,'kld':{'mean':0.003},'ppl_ratio':{'mean':1.002}},"
+    "{'kind':'quality','command':'c','model':{'file':'/a/m.gguf'},'texts':[{'file':'/b/"
+    "t.txt','first':5,'bytes':90}],'context':2048,'chunks':2,'runs':[],'rows':[],'arms':["
+    "{'name':'uni4/"
+    "uni4','k':'uni4','libllama':false,'bits_code':4.25,'bits_per_value':5,'kld':{'mean':0.003},'ppl_ratio':{'mean':1.002}},"
     "{'name':'llama-q4_0','libllama':true,'bits_code':4.5,'bits_per_value':4.5,'kld':{'mean':0.07},'ppl_ratio':{'mean':1.04}},"
-    "{'name':'kivi4/kivi4','libllama':false,'bits_code':5,'bits_per_value':6,'kld':{'mean':0.004},'ppl_ratio':{'mean':0.999}},"
-    "{'name':'f16/f16','libllama':false,'bits_code':16,'bits_per_value':16,'kld':{'mean':0},'at_floor':true},"
+    "{'name':'kivi4/"
+    "kivi4','k':'kivi4','libllama':false,'bits_code':5,'bits_per_value':6,'kld':{'mean':0.004},'ppl_ratio':{'mean':0.999}},"
+    "{'name':'f16/f16','k':'f16','libllama':false,'bits_code':16,'bits_per_value':16,'kld':{'mean':0},'at_floor':true},"
     "{'name':'failed','libllama':false,'bits_code':null,'bits_per_value':null,'failure':'no'}]}";
 
 static void test_quality(void **state)
@@ -104,15 +109,17 @@ static void test_quality(void **state)
     (void)state;
     json_t *results = results_of(QUALITY), *one = json_array_get(results, 0);
     pictures p;
-    result_from_quality(one);
+    result_add_quality(one);
     assert_int_equal(json_array_size(json_object_get(one, "rows")), 5);
     pictures_make(&p, results);
     assert_int_equal(p.n, 2);
     const plot *kld = titled(&p, "Loss against bits: m.gguf, 2048 tokens");
-    assert_int_equal(kld->n_series, 3); /* ours, libllama's, front */
-    assert_int_equal(kld->series[0].n, 3);
-    assert_true(kld->log_y && kld->series[0].point[2].y > 0); /* 0 has no place on the axis */
-    const plot_series *front = &kld->series[2];
+    assert_int_equal(kld->n_series, 5); /* uni, libllama's, kivi, f16, front */
+    assert_string_equal(kld->series[0].name, "uni");
+    assert_string_equal(kld->series[0].point[0].label, "uni4");
+    assert_string_equal(kld->series[1].name, "libllama's own");
+    assert_true(kld->log_y && kld->series[3].point[0].y > 0); /* 0 has no place on the axis */
+    const plot_series *front = &kld->series[4];
     assert_int_equal(front->kind, PLOT_FRONT);
     assert_int_equal(front->n, 3); /* kivi4 has more bits than uni4 and loses more */
     pictures_free(&p);

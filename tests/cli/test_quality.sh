@@ -50,7 +50,13 @@ kv "${base[@]}" -f "$text" -c 128 --score 16 --floor 0 --kv f16/f16 --kv-layer 9
 holds quality_layer_code test "$rc" -eq 1
 kv "${base[@]}" -f "$text" -c 128 --score 16 --floor 0 --kv "llama-q4_0" --arms "$work/arms" -o csv
 holds quality_csv test "$rc" -eq 0 -a "$(wc -l <"$work/out")" -eq 4
-holds quality_csv_columns test "$(awk -F, '{print NF}' "$work/out" | sort -u)" = 22
+holds quality_csv_columns python3 -c '
+import csv, sys
+rows = list(csv.DictReader(open(sys.argv[1])))
+assert [r["name"] for r in rows] == ["llama-q4_0", "f16", "q8_0/q8_0"], rows
+assert all(float(r["kld_mean"]) >= 0 < float(r["bits_per_value"]) and r["positions"] == "16" and r["texts"] for r in rows), rows
+assert [r["sink"] for r in rows] == ["", "4", "4"], rows
+' "$work/out"
 succeeds quality_markdown "${base[@]}" -f "$text" -c 128 --score 16 --floor 0 --kv kivi4/kivi4,window=0 -o md
 holds quality_markdown_row grep -q "^| kivi4/kivi4,window=0 | 4/0 | 5.000 |" "$work/out"
 holds quality_no_floor sh -c '! grep -q "at the floor" "$0"' "$work/out"
@@ -71,7 +77,7 @@ holds quality_full_code test "$rc" -eq 2
 holds quality_full_said grep -q "cannot save '$work/kept': .*nothing that was there is lost" "$work/err"
 holds quality_full_keeps_the_old grep -qx old "$work/kept"
 holds quality_full_leaves_no_piece test "$(ls "$work"/kept* | wc -l)" -eq 1
-holds quality_full_still_prints grep -q "^kivi2/kivi2," "$work/out"
+holds quality_full_still_prints grep -q "kivi2/kivi2," "$work/out"
 
 # Ctrl-C: what is finished is printed and marked; exit code 0.
 "$kvfold" "${base[@]}" -f "$text" -c 1024 --kv uni4/uni4 --json >"$work/out" 2>"$work/err" &
@@ -85,5 +91,14 @@ wait "$pid"
 rc=$?
 holds quality_interrupted_code test "$rc" -eq 0
 json quality_interrupted 'o["interrupted"] is True and all(not a["complete"] for a in o["arms"]) and len({a["positions"] for a in o["arms"]}) == 1'
+
+# An arm that this model cannot have: it is said, the others are judged, and the exit code is 2. The model is made here: latent attention,
+# random weights, and a vocabulary of bytes.
+"$KVFOLD_BIN/gen-model" --bytes deepseek2 "$work/latent.gguf" >"$work/out" 2>"$work/err" || not_ok quality_latent_model
+kv quality -m "$work/latent.gguf" -t 1 -f "$text" -c 256 --score 32 --floor 0 --kv uni4/uni4,q8_0/q8_0,llama-q8_0 --json
+holds quality_arm_impossible_code test "$rc" -eq 2
+holds quality_arm_impossible_said grep -q "uni4/uni4: cannot be measured: .*latent attention.*allowed are f16 and q8_0" "$work/err"
+json quality_arm_impossible '(lambda a: a["positions"] == 0 and not a["complete"] and "kld" not in a and "latent attention" in a["failure"])(next(a for a in o["arms"] if a["name"] == "uni4/uni4"))'
+json quality_other_arms 'all(a["complete"] and a["positions"] == 32 and 0 < a["kld"]["mean"] < 0.01 for a in o["arms"] if a["name"] != "uni4/uni4") and len(o["arms"]) == 3'
 
 finish

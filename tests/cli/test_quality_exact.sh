@@ -32,6 +32,30 @@ json quality_worst 'all(len(a["worst"]) == 3 and a["worst"][0]["kld"] == a["kld"
 json quality_floor 'o["floor"]["kld"]["mean"] > 1e-4 and [a["at_floor"] for a in o["arms"][:3]] == [True, True, False]'
 json quality_prefill 'o["ordinary_prefill"]["batch"] == 256 and abs(o["ordinary_prefill"]["ppl"]["mean"] / o["reference"]["ppl"]["mean"] - 1) < 0.05'
 holds quality_saved_is_the_same cmp "$work/saved" "$work/first"
+# In the form of all results.
+json quality_rows '[r["name"] for r in o["rows"]] == [a["name"] for a in o["arms"]] and o["format"] == 1 and "date" in o and o["runs"][0]["context"] == 192'
+json quality_row_values 'all(r["kld_mean"] == a["kld"]["mean"] and r["ppl_ratio_error"] == a["ppl_ratio"]["error"] for r, a in zip(o["rows"], o["arms"]))'
+
+# Beside itself, and beside one that loses more here and less there.
+kv bench compare "$work/saved" "$work/saved" --json
+json compare_itself 'len(o["rows"]) == 4 and all(r["loss"] == "not distinguishable" and r["kld_apart"] == 0 for r in o["rows"])'
+python3 - "$work/saved" "$work/other" <<'END'
+import json, sys
+o = json.load(open(sys.argv[1]))
+for row, errors in zip(o["rows"], (0, 3, -3, 2)):
+    row["kld_mean"] += errors * 2 ** 0.5 * row["kld_error"]
+json.dump(o, open(sys.argv[2], "w"))
+END
+kv bench compare "$work/saved" "$work/other" --json
+json compare_loss '[r["loss"] for r in o["rows"]] == ["not distinguishable", "more loss", "less loss", "not distinguishable"]'
+sed 's/"score": 48/"score": 47/' "$work/saved" >"$work/other"
+refuses compare_other_positions 2 "have no row in common" bench compare "$work/saved" "$work/other"
+if command -v gnuplot >/dev/null; then
+    succeeds report_quality report "$work/saved" -o "$work/report" --markdown "$work/tables.md"
+    holds report_quality_row grep -Eq '^\| kivi4/kivi4,sink=0,window=0 +\| +0/0 +\| +5.000 ' "$work/tables.md"
+    holds report_quality_command grep -q '^`kvfold quality -m .*--score 48' "$work/tables.md"
+    holds report_quality_pictures test -s "$work/report/kld-1.svg" -a -s "$work/report/ppl-1.png"
+fi
 
 # In two passes, the same figures as in one.
 one=("${base[@]}" -f "$text" -c 128 --score 32 --floor 0 --kv "f16,kivi4/kivi4,window=0" --json)

@@ -350,6 +350,11 @@ double npz_number(const npz_array *a, int64_t i)
     int wide = (int)a->element * 8;
     if (a->type[0] == 'u') return (double)raw;
     if (a->type[0] == 'i') return (double)((int64_t)((uint64_t)raw << (64 - wide)) >> (64 - wide));
+    if (wide == 64) {
+        double x;
+        memcpy(&x, &raw, sizeof x);
+        return x;
+    }
     if (wide == 32) {
         float x;
         uint32_t u = (uint32_t)raw;

@@ -78,7 +78,7 @@ static void print_spec(const char *spec, kvf_side side, void *user)
     for (int d = 0; d < DIMS; d++)
         if (ci_fits(spec, dims[d]))
             printf("GOLDEN_BLOCK(\"%s\", %s, %d, 0x%016" PRIx64 ")\n", spec, side == KVF_K ? "KVF_K" : "KVF_V", dims[d],
-               hash_records(spec, side, dims[d]));
+                   hash_records(spec, side, dims[d]));
 }
 
 int main(int argc, char **argv)

@@ -224,6 +224,17 @@ void oracle_seal(oracle *o)
     }
 }
 
+void oracle_see(oracle *o, int seq, int pos, int layer, kvf_side side, int head, const float *x)
+{
+    const kvf_layer *l = &o->p->layers[layer];
+    int dim = side == KVF_K ? l->k_dim : l->v_dim;
+    for (int i = 0; i < o->seq[seq].n; i++) {
+        row *r = &o->seq[seq].rows[i];
+        if (r->alive && r->pos == pos)
+            memcpy(r->seen + o->at[layer][side] + (size_t)(head * dim), x, (size_t)dim * sizeof(float));
+    }
+}
+
 void oracle_rm(oracle *o, int seq, int p0, int p1)
 {
     list *l = &o->seq[seq];

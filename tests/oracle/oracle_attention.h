@@ -20,6 +20,8 @@ void oracle_seal(oracle *o);
 /* From now on, whenever a block is sealed, each head of the layers without a window drops rows until it has `budget` left, R newer ones
  * counted: the longest keys (by_length) or else the oldest, but none of the first `sink` and the newest `recent`. */
 void oracle_policy(oracle *o, int by_length, int budget, int sink, int recent);
+/* Says what attention sees of one head of one row from now on: for codecs whose stored numbers depend on more than their block. */
+void oracle_see(oracle *o, int seq, int pos, int layer, kvf_side side, int head, const float *x);
 void oracle_rm(oracle *o, int seq, int p0, int p1);
 void oracle_cp(oracle *o, int src, int dst);
 int oracle_pos_max(const oracle *o, int seq);

@@ -99,27 +99,28 @@ static int rounds(const oracle_rotation *r)
     return !strcmp(r->name, "h1") ? 1 : !strcmp(r->name, "h2") ? 2 : 0;
 }
 
-/* The matrix of the size last asked for. */
-static const signed char *matrix(int n)
+/* The matrix of the size last asked for, and its transpose. */
+static const float *matrix(int n, int transposed)
 {
-    static signed char entries[1024 * 1024];
+    static float entries[2][1024 * 1024];
     static int made;
-    for (int i = 0; made != n && i < n * n; i++) entries[i] = (signed char)oracle_hadamard(n, i / n, i % n);
+    for (int i = 0; made != n && i < n * n; i++) {
+        entries[0][i] = (float)oracle_hadamard(n, i / n, i % n);
+        entries[1][i % n * n + i / n] = entries[0][i];
+    }
     made = n;
-    return entries;
+    return entries[transposed];
 }
 
+/* Column by column, so that the inner loop has no sum across it. */
 static void multiply(int n, int block, int transposed, double *x)
 {
-    const signed char *h = matrix(block);
-    double y[1024];
-    for (int i = 0; i < n; i++) {
-        int first = i / block * block, row = i - first;
-        y[i] = 0;
-        for (int j = 0; j < block; j++) y[i] += x[first + j] * h[transposed ? j * block + row : row * block + j];
-        y[i] /= sqrt(block);
-    }
-    memcpy(x, y, (size_t)n * sizeof *x);
+    const float *column = matrix(block, !transposed);
+    double y[1024] = {0};
+    for (int first = 0; first < n; first += block)
+        for (int j = 0; j < block; j++)
+            for (int i = 0; i < block; i++) y[first + i] += x[first + j] * (double)column[j * block + i];
+    for (int i = 0; i < n; i++) x[i] = y[i] / sqrt(block);
 }
 
 void oracle_rotate(const oracle_rotation *r, const double *x, double *y)

@@ -22,6 +22,11 @@ double pair_bound(const char *k, const char *v, const char *cpu);
 
 /* Appends to both, in batches of `chunk`. With attend, each batch is compared first. */
 void pair_feed(pair *p, const ts_row *rows, int n, int chunk, const ts_how *how, int attend);
+/* The same in one batch whose attention is asked for, as a prompt's is, and not compared. */
+void pair_prompt(pair *p, const ts_row *rows, int n);
+/* From now on the oracle sees of the rows held what kvf_seq_read tells of them: what is stored is taken for granted, and only the
+ * attention over it is judged. For codecs that estimate stages from the prompt. */
+void pair_see_stored(pair *p, int32_t seq);
 void pair_grow(pair *p, int32_t seq, uint64_t tag, int n, int chunk);
 /* Attends with a batch of these rows, compares every layer, aborts. */
 void pair_attend(pair *p, const ts_row *rows, int n, const ts_how *how);

@@ -24,10 +24,13 @@ static void magnitudes(const kvf_part *part, const void *record, size_of_value *
             const int i = part->kind == KVF_KIND_CHANNEL ? kvfi_scale_index_channel(&s, t, c) : kvfi_scale_index_token(&s, t, c);
             const int code = kvfi_code_of(&s, record, t, c);
             const float middle = 0.5f * (float)((1 << s.bits) - 1); /* from where minima may be taken */
-            m->level = s.table ? fabsf((float)s.table[code] * s.unit) : s.has_min ? fmaxf((float)code, middle) : (float)code + fabsf(s.zero);
+            m->level = s.table     ? fabsf((float)s.table[code] * s.unit)
+                       : s.has_min ? fmaxf((float)code, middle)
+                                   : (float)code + fabsf(s.zero);
             m->scale = fabsf(kvfi_section(record, s.scale_offset, i));
             m->all = m->level * m->scale;
-            if (s.table) m->all += (s.bits <= 5 ? 128.0f : 32768.0f) * s.unit * m->scale; /* added where entries are unsigned bytes */
+            if (s.table)
+                m->all += (s.bits <= 5 ? 128.0f : 32768.0f) * s.unit * m->scale; /* added where entries are unsigned bytes */
             if (s.has_min) m->all += fabsf(kvfi_section(record, s.min_offset, i));
         }
 }

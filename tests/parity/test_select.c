@@ -65,9 +65,10 @@ static void test_detection(void **state)
     __builtin_cpu_init();
     assert_int_equal(kvfi_isa_detect(KVFI_ISA_avx2),
                      __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"));
-    assert_int_equal(kvfi_isa_detect(KVFI_ISA_avx512),
-                     __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-                         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni"));
+    assert_int_equal(kvfi_isa_detect(KVFI_ISA_avx512), __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                                                           __builtin_cpu_supports("avx512dq") &&
+                                                           __builtin_cpu_supports("avx512vl") &&
+                                                           __builtin_cpu_supports("avx512vnni"));
     assert_int_equal(kvfi_isa_detect(KVFI_ISA_neon), 0);
     assert_true(listed("avx2") && listed("avx512"));
 #elif defined(__aarch64__)

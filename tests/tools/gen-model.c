@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * gen-model NAME OUT.gguf [TYPE]: writes one of the test models. gen-model alone lists them; gen-model --support prints the table
- * of docs/SUPPORT.md. */
+ * gen-model [--bytes] NAME OUT.gguf [TYPE]: writes one of the test models; with --bytes, one that reads text. gen-model alone lists
+ * them; gen-model --support prints the table of docs/SUPPORT.md. */
 #include <stdio.h>
 #include <string.h>
 
@@ -8,7 +8,7 @@
 
 static int list(FILE *f)
 {
-    fprintf(f, "usage: gen-model NAME OUT.gguf [f32|f16|bf16|q8_0|q4_0|q4_1|...]\n       gen-model --support\n");
+    fprintf(f, "usage: gen-model [--bytes] NAME OUT.gguf [f32|f16|bf16|q8_0|q4_0|q4_1|...]\n       gen-model --support\n");
     for (int32_t i = 0; gen_model_at(i); i++)
         fprintf(f, "  %-15s %-11s %s\n", gen_model_at(i)->name, gen_model_at(i)->arch, gen_model_at(i)->exercises);
     return 1;
@@ -37,9 +37,11 @@ int main(int argc, char **argv)
         gen_model_support(stdout);
         return 0;
     }
+    int bytes = argc > 1 && !strcmp(argv[1], "--bytes");
+    argc -= bytes, argv += bytes;
     if (argc != 3 && argc != 4) return list(stderr);
-    const gen_model *m = gen_model_find(argv[1]);
-    if (!m) {
+    const gen_model *known = gen_model_find(argv[1]);
+    if (!known) {
         fprintf(stderr, "gen-model: there is no model %s\n", argv[1]);
         return list(stderr);
     }
@@ -47,7 +49,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "gen-model: %s is no type of weights that can be written\n", argv[3]);
         return 1;
     }
-    if (gen_model_write(m, weights, argv[2], error, sizeof error)) {
+    gen_model m = *known;
+    m.bytes = bytes;
+    if (gen_model_write(&m, weights, argv[2], error, sizeof error)) {
         fprintf(stderr, "gen-model: %s\n", error);
         return 2;
     }

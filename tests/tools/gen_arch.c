@@ -127,12 +127,33 @@ static void head_keys(gen *g)
     gen_u32(g, "rope.dimension_count", (uint32_t)(m->rope_dims ? m->rope_dims : full));
 }
 
+/* The byte tokens of a SentencePiece vocabulary and nothing else; no token is put before a text. */
+static void byte_keys(gen *g)
+{
+    enum { BYTE_TOKEN = 6 };
+    char text[GEN_VOCAB][8];
+    const char *token[GEN_VOCAB];
+    float score[GEN_VOCAB] = {0};
+    int32_t type[GEN_VOCAB];
+    for (int i = 0; i < GEN_VOCAB; i++) {
+        snprintf(text[i], sizeof text[i], "<0x%02X>", (unsigned)i);
+        token[i] = text[i];
+        type[i] = BYTE_TOKEN;
+    }
+    gguf_set_arr_str(g->meta, "tokenizer.ggml.tokens", token, GEN_VOCAB);
+    gguf_set_arr_data(g->meta, "tokenizer.ggml.scores", GGUF_TYPE_FLOAT32, score, GEN_VOCAB);
+    gguf_set_arr_data(g->meta, "tokenizer.ggml.token_type", GGUF_TYPE_INT32, type, GEN_VOCAB);
+    gguf_set_val_bool(g->meta, "tokenizer.ggml.add_bos_token", false);
+    gguf_set_val_bool(g->meta, "tokenizer.ggml.add_space_prefix", false);
+}
+
 static void common_keys(gen *g)
 {
     const gen_model *m = g->m;
     gguf_set_val_str(g->meta, "general.architecture", m->arch);
     gguf_set_val_str(g->meta, "general.name", m->name);
-    gguf_set_val_str(g->meta, "tokenizer.ggml.model", "none");
+    gguf_set_val_str(g->meta, "tokenizer.ggml.model", m->bytes ? "llama" : "none");
+    if (m->bytes) byte_keys(g);
     gen_u32(g, "vocab_size", GEN_VOCAB);
     gen_u32(g, "context_length", (uint32_t)(m->context ? m->context : 131072));
     gen_u32(g, "embedding_length", (uint32_t)m->embd);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Test models with random weights: GGUF files that stock libllama loads, one for each kind of attention that a host can meet.
  * The same name gives the same bytes on every machine (no library function that rounds freely is used on the weights).
- * There is no tokenizer: token ids 0 .. GEN_VOCAB-1 are fed directly. */
+ * There is no tokenizer, unless `bytes` is set: token ids 0 .. GEN_VOCAB-1 are fed directly. */
 #ifndef KVF_TESTS_GEN_MODEL_H
 #define KVF_TESTS_GEN_MODEL_H
 
@@ -62,6 +62,7 @@ typedef struct gen_model {
     enum gen_factors rope_factors;
     float post_norm; /* weight of the norms after attention and feed-forward; 0: 1 */
     unsigned style;
+    int32_t bytes; /* 1: a tokenizer, whose tokens are the 256 bytes, so that the model reads text */
     void (*keys)(struct gen *);              /* metadata beyond the common keys */
     void (*globals)(struct gen *);           /* tensors outside the layers, beyond the common ones */
     void (*layer)(struct gen *, int32_t il); /* NULL: the decoder layer */

@@ -24,8 +24,13 @@ static const struct known {
     {2, 0, 0.117482, 1e-6, 1e-6, {0.452780, 1.510418}},
     {3, 0, 0.034548, 1e-6, 1e-6, {0.245094, 0.756005, 1.343909, 2.151946}},
     {4, 0, 0.009501, 1e-6, 1e-6, {0.128395, 0.388048, 0.656759, 0.942340, 1.256231, 1.618046, 2.069017, 2.732590}},
-    {5, 0, 0.002505, 1e-6, 1e-6, {0.065890, 0.198052, 0.331378, 0.466700, 0.604934, 0.747136, 0.894565, 1.048783,
-                                  1.211804, 1.386340, 1.576228, 1.787233, 2.028728, 2.317739, 2.691120, 3.260732}},
+    {5,
+     0,
+     0.002505,
+     1e-6,
+     1e-6,
+     {0.065890, 0.198052, 0.331378, 0.466700, 0.604934, 0.747136, 0.894565, 1.048783, 1.211804, 1.386340, 1.576228, 1.787233,
+      2.028728, 2.317739, 2.691120, 3.260732}},
     {1, 32, 0.3534, 6e-5, 6e-5, {0.8041}},
     {2, 32, 0.1116, 6e-5, 6e-5, {0.4514, 1.4896}},
     {3, 32, 0.03226, 6e-6, 6e-5, {0.2424, 0.7453, 1.3150, 2.0719}},
@@ -75,8 +80,8 @@ enum { BLOCKS = 24, ROWS = BLOCKS * CI_TOKENS };
 
 /* What one row and its decoded form have to say. */
 typedef struct row {
-    double xx, xy, yy, dd;  /* products of x, of what it came back as, and of the difference */
-    double qx, qy;          /* with a random query */
+    double xx, xy, yy, dd; /* products of x, of what it came back as, and of the difference */
+    double qx, qy;         /* with a random query */
 } row;
 
 static void code_rows(const char *spec, kvf_side side, int dim, uint64_t seed, row *rows)

@@ -272,6 +272,7 @@ static void one_spec(const char *spec, kvf_side side, void *user)
     for (int d = 0; d < CI_DIMS; d++)
         for (int kind = 0; kind < CI_KIND_COUNT; kind++) {
             int dim = ci_dims[d];
+            if (!ci_takes(spec, side, d, kind)) continue;
             size_t n = (size_t)(CI_TOKENS * dim);
             float *x = ci_alloc(n * sizeof *x);
             double *in = ci_alloc(2 * n * sizeof *in), *out = ci_alloc(2 * n * sizeof *out); /* with what rotations add */
@@ -434,7 +435,7 @@ static void inputs_beyond_f16(void **state)
     s.x[80] = 1.0f + 0x1p-12f;
     encode_and_back("f16", KVF_K, 64, &s);
     assert_true(s.y[77] == 65504 && s.y[78] == -65504 && s.y[79] == 0 && s.y[80] == 1);
-    static const char *const specs[] = {"q8_0", "q4_0:rot=h", "kivi8"};
+    static const char *const specs[] = {"q8_0", "q4_0:rot=h", "kivi8", "prod4", "rvq4", "turbo3:outliers=16"};
     static _Alignas(64) unsigned char from_f16[CI_TOKENS * 64 * 2];
     for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) { /* codes see the rounded row */
         sample rounded = s;

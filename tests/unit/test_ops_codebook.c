@@ -95,29 +95,32 @@ static void what_codebooks_refuse(void **state)
 static void fused_is_the_steps_one_after_the_other(void **state)
 {
     (void)state;
-    static const int shapes[][2] = {{1, 1}, {2, 2}, {40, 8}, {64, 64}, {80, 16}, {128, 128}, {128, 1}, {576, 64}, {1024, 1024}};
+    static const struct {
+        int dim;
+        const char *rot;
+    } shapes[] = {{1, "h1"}, {2, "h"}, {40, "h"}, {64, "h1"}, {72, "h1"}, {96, "h2"}, {128, "h1"}, {128, "none"}, {576, "h"}, {1024, "h1"}};
     for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
         for (int bits = 1; bits <= 8; bits++)
             for (int kind = 0; kind < CI_KIND_COUNT; kind++) {
-                const int dim = shapes[k][0], block = shapes[k][1];
-                const size_t bytes = kvf_op_packed_bytes((size_t)dim, bits);
-                float level[256], norm[CI_TOKENS], *x = ci_alloc((size_t)(CI_TOKENS * dim) * 4), *y = ci_alloc((size_t)dim * 4);
-                uint8_t *packed = ci_alloc(CI_TOKENS * bytes + 1), *codes = ci_alloc((size_t)dim), *want = ci_alloc(bytes);
-                assert_int_equal(kvf_op_codebook(bits, dim, level, NULL), KVF_OK);
+                const int dim = shapes[k].dim, size = kvf_op_rotated_size(shapes[k].rot, dim);
+                const char *rot = shapes[k].rot;
+                const size_t bytes = kvf_op_packed_bytes((size_t)size, bits);
+                float level[256], norm[CI_TOKENS], *x = ci_alloc((size_t)(CI_TOKENS * dim) * 4), *y = ci_alloc((size_t)size * 4);
+                uint8_t *packed = ci_alloc(CI_TOKENS * bytes + 1), *codes = ci_alloc((size_t)size), *want = ci_alloc(bytes);
+                assert_int_equal(kvf_op_codebook(bits, size, level, NULL), KVF_OK);
                 ci_fill(x, dim, (ci_kind)kind, 8);
                 packed[CI_TOKENS * bytes] = 0x5a;
-                assert_int_equal(kvf_op_rotate_quantise_pack(x, CI_TOKENS, dim, block, level, bits, packed, norm), KVF_OK);
+                assert_int_equal(kvf_op_rotate_quantise_pack(rot, 5, x, CI_TOKENS, dim, level, bits, packed, norm), KVF_OK);
                 assert_int_equal(packed[CI_TOKENS * bytes], 0x5a);
                 for (int t = 0; t < CI_TOKENS; t++) {
                     double square = 0;
                     for (int c = 0; c < dim; c++) square += (double)x[t * dim + c] * x[t * dim + c];
                     assert_true(fabs(norm[t] - sqrt(square)) <= 1e-6 * sqrt(square));
-                    memcpy(y, x + t * dim, (size_t)dim * 4);
-                    assert_int_equal(kvf_op_hadamard(y, 1, dim, block), KVF_OK);
-                    const float inverse = norm[t] > 0 ? sqrtf((float)dim) / norm[t] : 0;
-                    for (int c = 0; c < dim; c++) y[c] *= inverse;
-                    assert_int_equal(kvf_op_codebook_quantise(y, (size_t)dim, level, 1 << bits, codes), KVF_OK);
-                    assert_int_equal(kvf_op_pack(codes, (size_t)dim, bits, want), KVF_OK);
+                    assert_int_equal(kvf_op_rotate(rot, 5, x + t * dim, 1, dim, y), KVF_OK);
+                    const float inverse = norm[t] > 0 ? sqrtf((float)size) / norm[t] : 0;
+                    for (int c = 0; c < size; c++) y[c] *= inverse;
+                    assert_int_equal(kvf_op_codebook_quantise(y, (size_t)size, level, 1 << bits, codes), KVF_OK);
+                    assert_int_equal(kvf_op_pack(codes, (size_t)size, bits, want), KVF_OK);
                     assert_memory_equal(packed + (size_t)t * bytes, want, bytes);
                 }
                 free(x), free(y), free(packed), free(codes), free(want);
@@ -139,8 +142,8 @@ static void fused_back_has_the_error_of_the_codebook(void **state)
         for (int i = 0; i < N; i++) {
             double xx = 0, dd = 0;
             for (int c = 0; c < DIM; c++) x[c] = (float)normal(&seed);
-            assert_int_equal(kvf_op_rotate_quantise_pack(x, 1, DIM, DIM, level, bits, packed, norm), KVF_OK);
-            assert_int_equal(kvf_op_unpack_dequantise_rotate(packed, norm, 1, DIM, DIM, level, bits, y), KVF_OK);
+            assert_int_equal(kvf_op_rotate_quantise_pack("h1", 1, x, 1, DIM, level, bits, packed, norm), KVF_OK);
+            assert_int_equal(kvf_op_unpack_dequantise_rotate("h1", 1, packed, norm, 1, DIM, level, bits, y), KVF_OK);
             for (int c = 0; c < DIM; c++) xx += (double)x[c] * x[c], dd += ((double)x[c] - y[c]) * ((double)x[c] - y[c]);
             add(&error, dd / xx);
         }
@@ -148,24 +151,55 @@ static void fused_back_has_the_error_of_the_codebook(void **state)
     }
 }
 
+/* A rotation is undone by the one back, keeps lengths, and depends on its seed. */
+static void rotations_there_and_back(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"none", "h", "h1", "h2"};
+    for (int i = 0; i < 4; i++)
+        for (int dim = 2; dim <= 1024; dim = dim * 3 / 2 + 1 + dim % 2) {
+            const int size = kvf_op_rotated_size(names[i], dim);
+            float *x = ci_alloc((size_t)dim * 8), *back = ci_alloc((size_t)dim * 8), *y = ci_alloc((size_t)size * 8),
+                  *other = ci_alloc((size_t)size * 8);
+            uint64_t seed = (uint64_t)dim;
+            double xx = 0, yy = 0;
+            for (int c = 0; c < 2 * dim; c++) x[c] = (float)normal(&seed), xx += (double)x[c] * x[c];
+            assert_int_equal(kvf_op_rotate(names[i], 7, x, 2, dim, y), KVF_OK);
+            assert_int_equal(kvf_op_rotate(names[i], 8, x, 2, dim, other), KVF_OK);
+            assert_int_equal(kvf_op_rotate_back(names[i], 7, y, 2, dim, back), KVF_OK);
+            for (int c = 0; c < 2 * size; c++) yy += (double)y[c] * y[c];
+            assert_true(fabs(yy - xx) < 1e-5 * xx);
+            for (int c = 0; c < 2 * dim; c++) assert_true(fabs((double)back[c] - x[c]) < 2e-5);
+            if (dim >= 32) assert_int_equal(memcmp(y, other, (size_t)size * 8) != 0, i > 1); /* few signs may be the same */
+            if (i < 2) assert_int_equal(size, dim);
+            free(x), free(back), free(y), free(other);
+        }
+}
+
 static void what_the_fused_form_refuses(void **state)
 {
     (void)state;
     float level[2] = {-0.8f, 0.8f}, x[8] = {1, 2, 3, 4, 5, 6, 7, 8}, norm[1];
     uint8_t packed[1] = {0};
-    assert_int_equal(kvf_op_rotate_quantise_pack(x, 1, 8, 8, level, 1, packed, norm), KVF_OK);
-    assert_int_equal(kvf_op_rotate_quantise_pack(x, 1, 8, 3, level, 1, packed, norm), KVF_E_ARG);
-    assert_int_equal(kvf_op_rotate_quantise_pack(x, 1, 8, 16, level, 1, packed, norm), KVF_E_ARG);
-    assert_int_equal(kvf_op_rotate_quantise_pack(x, 1, 1025, 1, level, 1, packed, norm), KVF_E_ARG);
-    assert_int_equal(kvf_op_rotate_quantise_pack(x, 1, 8, 8, level, 9, packed, norm), KVF_E_ARG);
-    assert_int_equal(kvf_op_rotate_quantise_pack(NULL, 1, 8, 8, level, 1, packed, norm), KVF_E_ARG);
-    assert_int_equal(kvf_op_rotate_quantise_pack(NULL, 0, 8, 8, level, 1, NULL, NULL), KVF_OK);
+    assert_int_equal(kvf_op_rotate_quantise_pack("h", 0, x, 1, 8, level, 1, packed, norm), KVF_OK);
+    assert_int_equal(kvf_op_rotate_quantise_pack("h3", 0, x, 1, 8, level, 1, packed, norm), KVF_E_ARG);
+    assert_int_equal(kvf_op_rotate_quantise_pack("haar", 0, x, 1, 8, level, 1, packed, norm), KVF_E_ARG); /* needs memory */
+    assert_int_equal(kvf_op_rotate_quantise_pack(NULL, 0, x, 1, 8, level, 1, packed, norm), KVF_E_ARG);
+    assert_int_equal(kvf_op_rotate_quantise_pack("h", 0, x, 1, 1025, level, 1, packed, norm), KVF_E_ARG);
+    assert_int_equal(kvf_op_rotate_quantise_pack("h", 0, x, 1, 8, level, 9, packed, norm), KVF_E_ARG);
+    assert_int_equal(kvf_op_rotate_quantise_pack("h", 0, NULL, 1, 8, level, 1, packed, norm), KVF_E_ARG);
+    assert_int_equal(kvf_op_rotate_quantise_pack("h", 0, NULL, 0, 8, level, 1, NULL, NULL), KVF_OK);
+    assert_int_equal(kvf_op_rotate("h1", 0, NULL, 1, 8, x), KVF_E_ARG);
+    assert_int_equal(kvf_op_rotate("h1", 0, x, -1, 8, x), KVF_E_ARG);
+    assert_int_equal(kvf_op_rotate_back("h1", 0, NULL, 0, 8, NULL), KVF_OK);
+    assert_int_equal(kvf_op_rotated_size("h1", 0), KVF_E_ARG);
+    assert_int_equal(kvf_op_rotated_size("h1", 72), 80);
     x[3] = NAN;
-    assert_int_equal(kvf_op_rotate_quantise_pack(x, 1, 8, 8, level, 1, packed, norm), KVF_E_NONFINITE);
+    assert_int_equal(kvf_op_rotate_quantise_pack("h", 0, x, 1, 8, level, 1, packed, norm), KVF_E_NONFINITE);
     x[3] = 3e38f;
-    assert_int_equal(kvf_op_rotate_quantise_pack(x, 1, 8, 8, level, 1, packed, norm), KVF_E_NONFINITE);
-    assert_int_equal(kvf_op_unpack_dequantise_rotate(packed, norm, 1, 8, 3, level, 1, x), KVF_E_ARG);
-    assert_int_equal(kvf_op_unpack_dequantise_rotate(NULL, norm, 1, 8, 8, level, 1, x), KVF_E_ARG);
+    assert_int_equal(kvf_op_rotate_quantise_pack("h", 0, x, 1, 8, level, 1, packed, norm), KVF_E_NONFINITE);
+    assert_int_equal(kvf_op_unpack_dequantise_rotate("h", 0, NULL, norm, 1, 8, level, 1, x), KVF_E_ARG);
+    assert_int_equal(kvf_op_unpack_dequantise_rotate("x", 0, packed, norm, 1, 8, level, 1, x), KVF_E_ARG);
 }
 
 int main(void)
@@ -176,7 +210,7 @@ int main(void)
         cmocka_unit_test(what_codebooks_refuse),
         cmocka_unit_test(fused_is_the_steps_one_after_the_other),
         cmocka_unit_test(fused_back_has_the_error_of_the_codebook),
-        cmocka_unit_test(what_the_fused_form_refuses),
+        cmocka_unit_test(rotations_there_and_back), cmocka_unit_test(what_the_fused_form_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -39,11 +39,11 @@ KVFI_INLINE __m512i low_bits(int n)
 /* Codes of one plane stay where they stand in their byte, and their sum comes out 2^shift too large; an index of a table, or a
  * code of several planes, must begin at bit 0. [h] is for group 2 * pair + h. */
 typedef struct unpack {
-    __m512i mask[2];       /* codes of 2 bits and 1 in place */
-    __m512i down[2];       /* of the first plane, where it must be shifted */
+    __m512i mask[2];         /* codes of 2 bits and 1 in place */
+    __m512i down[2];         /* of the first plane, where it must be shifted */
     __m512i rotate[2][2][2]; /* [plane - 1][odd quad][h]: brings a bit of a further plane above the ones before it */
-    __m512i table[2];      /* entries 0 .. 15 and 16 .. 31, in every 16 bytes */
-    __m512 factor[2];      /* of the sums */
+    __m512i table[2];        /* entries 0 .. 15 and 16 .. 31, in every 16 bytes */
+    __m512 factor[2];        /* of the sums */
 } unpack;
 
 KVFI_INLINE unpack open_unpack(int bits, int look, int pair, const uint8_t *table)
@@ -306,8 +306,7 @@ static inline void look_up(const uint8_t *table, int bits, int n, uint8_t *bytes
 static float limits(const float *x, int n)
 {
     __m512 top = _mm512_setzero_ps();
-    for (int i = 0; i < n; i += 16)
-        top = _mm512_max_ps(top, _mm512_abs_ps(_mm512_maskz_loadu_ps(first_lanes(n - i), x + i)));
+    for (int i = 0; i < n; i += 16) top = _mm512_max_ps(top, _mm512_abs_ps(_mm512_maskz_loadu_ps(first_lanes(n - i), x + i)));
     return _mm512_reduce_max_ps(top);
 }
 
@@ -340,8 +339,8 @@ static float to_quads(const float *x, int n, float inverse, quad *m)
     return (float)(_mm512_reduce_add_epi32(sum) - 128 * ((n + 31) & ~31));
 }
 
-KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
-                         float *x, size_t x_stride, float *bias)
+KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride,
+                         int nv, float *x, size_t x_stride, float *bias)
 {
     __m512 sum[VECTORS];
     KVFI_UNROLL
@@ -362,8 +361,8 @@ KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero,
     for (int v = 0; v < nv; v++) bias[v] = min ? _mm512_reduce_add_ps(sum[v]) : 0;
 }
 
-static void fold(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv, float *x,
-                 size_t x_stride, float *bias)
+static void fold(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
+                 float *x, size_t x_stride, float *bias)
 {
     switch (nv) {
 #define FOLD(nv)                                                                                                                 \

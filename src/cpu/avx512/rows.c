@@ -17,8 +17,8 @@ KVFI_INLINE __m512 row16(kvf_type type, const char *row, int c, __mmask16 lanes)
     return _mm512_cvtph_ps(_mm256_maskz_loadu_epi16(lanes, row + (size_t)c * sizeof(uint16_t)));
 }
 
-KVFI_INLINE void score_step(kvf_type type, const char *const row[4], int c, __mmask16 lanes, const float *q, size_t stride, int nv,
-                            __m512 acc[VECTORS][4])
+KVFI_INLINE void score_step(kvf_type type, const char *const row[4], int c, __mmask16 lanes, const float *q, size_t stride,
+                            int nv, __m512 acc[VECTORS][4])
 {
     __m512 k[VECTORS];
     KVFI_UNROLL
@@ -32,7 +32,8 @@ KVFI_INLINE void score_step(kvf_type type, const char *const row[4], int c, __mm
 }
 
 /* Four rows, so that the sums across lanes are made four at once. */
-KVFI_INLINE void score_of(kvf_type type, const char *const row[4], int32_t dim, const float *q, size_t stride, int nv, float s[][4])
+KVFI_INLINE void score_of(kvf_type type, const char *const row[4], int32_t dim, const float *q, size_t stride, int nv,
+                          float s[][4])
 {
     __m512 acc[VECTORS][4];
     KVFI_UNROLL
@@ -87,7 +88,8 @@ typedef struct mixed {
 } mixed;
 
 /* Sixteen channels; rows go to two sums in turn. */
-KVFI_INLINE void mix_of(kvf_type type, const char *const *row, int32_t n, int c, __mmask16 lanes, const float *w, int nv, mixed to)
+KVFI_INLINE void mix_of(kvf_type type, const char *const *row, int32_t n, int c, __mmask16 lanes, const float *w, int nv,
+                        mixed to)
 {
     __m512 sum[VECTORS][2];
     KVFI_UNROLL

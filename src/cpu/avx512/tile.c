@@ -46,7 +46,9 @@ KVFI_INLINE void product_of(const task *x, int groups, int nv)
 }
 
 #define CASE(groups, nv)                                                                                                         \
-    case (groups)*8 + (nv): product_of(x, groups, nv); break;
+    case (groups)*8 + (nv):                                                                                                      \
+        product_of(x, groups, nv);                                                                                               \
+        break;
 #define CASES(groups) CASE(groups, 1) CASE(groups, 2) CASE(groups, 3) CASE(groups, 4) CASE(groups, 5) CASE(groups, 6)
 
 static void product(const task *x, int groups, int nv)

@@ -90,8 +90,7 @@ static void weigh(const kvf_part *part, const float *m, size_t stride, int n, in
     float weight[4];
     weights_of(part, weight);
     for (int v = 0; v < nv; v++)
-        for (int r = 0; r < n; r++)
-            out[(size_t)v * out_stride + (size_t)r] = m[(size_t)v * stride + (size_t)r] * weight[r % 4];
+        for (int r = 0; r < n; r++) out[(size_t)v * out_stride + (size_t)r] = m[(size_t)v * stride + (size_t)r] * weight[r % 4];
 }
 
 /* Scale along the lanes: run by run of the reduction. m is weighed, sums are not. nv <= VECTORS. */

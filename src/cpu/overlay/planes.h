@@ -34,7 +34,9 @@
 #define PLANES_WIDTH(bits, look) ((bits)*16 + (look))
 
 #define PRODUCT_VECTORS(bits, look, nv)                                                                                          \
-    case nv: product_of(p, bits, look, entry, nv, x, next); break;
+    case nv:                                                                                                                     \
+        product_of(p, bits, look, entry, nv, x, next);                                                                           \
+        break;
 #define PRODUCT(bits, look)                                                                                                      \
     static void product##bits##look(const panel *p, const uint8_t *entry, int nv, const product *x, ahead *next)                 \
     {                                                                                                                            \
@@ -194,8 +196,13 @@ static void stretches(const matrix *x, const piece *p, const across *a, int nv, 
 {
     for (size_t i = 0; i < a->pieces; i++) {
         const size_t section = (size_t)(p[i].place / SECTION * nv);
-        run[i] = (stretch){p[i].begin / 4, (p[i].end + 3) / 4 - p[i].begin / 4, a->m + section * SECTION + p[i].place % SECTION,
-                           row_of(x, x->scale, p[i].run), row_of(x, x->min, p[i].run), a->sum + i, a->total + i};
+        run[i] = (stretch){p[i].begin / 4,
+                           (p[i].end + 3) / 4 - p[i].begin / 4,
+                           a->m + section * SECTION + p[i].place % SECTION,
+                           row_of(x, x->scale, p[i].run),
+                           row_of(x, x->min, p[i].run),
+                           a->sum + i,
+                           a->total + i};
     }
 }
 
@@ -209,7 +216,8 @@ static void product_across(const matrix *x, const piece *p, const across *a, int
     const int n_levels = open_levels(x->part, l);
     stretches(x, p, a, nv, run);
     for (int e = 0; e < n_levels; e++) {
-        product y = {.run = run, .runs = (int)a->pieces, .sum_stride = a->pieces, .out_stride = stride, .zero = l[e].zero, .unit = unit};
+        product y = {
+            .run = run, .runs = (int)a->pieces, .sum_stride = a->pieces, .out_stride = stride, .zero = l[e].zero, .unit = unit};
         for (int v = 0; v < nv; v++) unit[v] = a->unit[v] * l[e].factor;
         for (int chunk = 0, look; chunk * 64 < x->lanes; chunk++) {
             const panel plane = open_plane(x, &l[e], chunk, &room, &look);
@@ -258,7 +266,8 @@ static void open_folded(const matrix *x, folded *f)
     const int quads = x->reduction / 4;
     f->runs = (quads + SECTION - 1) / SECTION;
     for (int i = 0; i < f->runs; i++)
-        f->run[i] = (stretch){.q0 = i * SECTION, .nq = quads - i * SECTION < SECTION ? quads - i * SECTION : SECTION,
+        f->run[i] = (stretch){.q0 = i * SECTION,
+                              .nq = quads - i * SECTION < SECTION ? quads - i * SECTION : SECTION,
                               .m = f->m + i * SECTION * VECTORS};
 }
 
@@ -274,13 +283,14 @@ static void product_some(const panel *p, int look, const level *l, int nv, produ
 }
 
 /* One chunk of lanes: all pairs at once while they lie in one run, else pair by pair and run by run. */
-static void chunk_along(const matrix *x, const panel *p, int look, const level *l, int chunk, const float *m, size_t stride, int nv,
-                        float *out, size_t out_stride, folded *f, int *folded_run, ahead *next)
+static void chunk_along(const matrix *x, const panel *p, int look, const level *l, int chunk, const float *m, size_t stride,
+                        int nv, float *out, size_t out_stride, folded *f, int *folded_run, ahead *next)
 {
     product y = {.run = f->run, .runs = f->runs, .out_stride = out_stride, .unit = f->unit, .bias = f->bias};
     for (int lane = chunk * 64, stop = x->lanes < lane + 64 ? x->lanes : lane + 64; lane < stop; lane += 32 * y.pairs) {
         const int whole = run_end(x, run_of(x, lane)) >= stop;
-        y.lane = lane, y.lanes = stop - lane, y.pair = lane % 64 / 32, y.pairs = whole ? (y.lanes + 31) / 32 : 1, y.out = out + lane;
+        y.lane = lane, y.lanes = stop - lane, y.pair = lane % 64 / 32, y.pairs = whole ? (y.lanes + 31) / 32 : 1,
+        y.out = out + lane;
         if (!whole && y.lanes > 32) y.lanes = 32;
         for (int i = run_of(x, lane); i <= run_of(x, lane + y.lanes - 1); i++) {
             const int begin = i * x->run - lane, end = run_end(x, i) - lane;
@@ -317,8 +327,13 @@ static void product_along(const matrix *x, const float *m, size_t stride, int nv
 static matrix key_matrix(const kvf_part *part)
 {
     static const uint16_t some = 0; /* only whether there are minima counts */
-    return (matrix){.part = part, .reduction = part->dim_pad, .lanes = KVF_BLOCK, .run = part->c_group, .runs = part->n_cg,
-                    .across = 1, .min = part->has_min ? &some : NULL};
+    return (matrix){.part = part,
+                    .reduction = part->dim_pad,
+                    .lanes = KVF_BLOCK,
+                    .run = part->c_group,
+                    .runs = part->n_cg,
+                    .across = 1,
+                    .min = part->has_min ? &some : NULL};
 }
 
 /* Prepared queries: for TOKEN and TABLE blocks of `across`, for CHANNEL, which folds its scales in block by block, the floats. */

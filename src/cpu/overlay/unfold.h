@@ -61,8 +61,8 @@ static void unfold_across(const matrix *x, float *tile)
             const uint16_t *scale = row_of(x, x->scale, i), *min = row_of(x, x->min, i);
             for (int g = 0; g < p.groups; g++) {
                 const int lane = chunk * 64 + g * 16;
-                tile_scaled(&p, &e, g, begin, end - begin, scale + lane, min ? min + lane : NULL, zero_of(x->part),
-                            tile + lane, (size_t)x->lanes);
+                tile_scaled(&p, &e, g, begin, end - begin, scale + lane, min ? min + lane : NULL, zero_of(x->part), tile + lane,
+                            (size_t)x->lanes);
             }
         }
     }
