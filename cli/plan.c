@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct plan_settings {
     const char *model;
