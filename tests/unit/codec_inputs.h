@@ -137,12 +137,13 @@ static inline int ci_word(const char **list, char spec[64])
     return 1;
 }
 
-/* Has the spec a meaning for that head size? rot=h wants an even one, outliers=N more than N channels. */
+/* Has the spec a meaning for that head size? rot=h wants an even one, outliers=N more than N channels, a trellis 8. */
 static inline int ci_fits(const char *spec, int dim)
 {
     const char *outliers = strstr(spec, "outliers=");
     const char *rot = strstr(spec, "rot=h");
     if (rot && dim % 2 && (!rot[5] || rot[5] == ',')) return 0;
+    if (!strncmp(spec, "tcq", 3) && dim < 8) return 0;
     return !outliers || atoi(outliers + 9) < dim;
 }
 
