@@ -44,8 +44,8 @@ static inline __attribute__((always_inline)) void choose(int bits, const float (
     }
 }
 
-static inline __attribute__((always_inline)) void step_of(int bits, const float *level, const float (*cost)[LANES], const float *y,
-                                                          float (*next)[LANES], came_from from)
+static inline __attribute__((always_inline)) void step_of(int bits, const float *level, const float (*cost)[LANES],
+                                                          const float *y, float (*next)[LANES], came_from from)
 {
     const int groups = STATES >> bits, per = 32 / width_of(bits);
     memset(from, 0, sizeof(came_from));

@@ -22,7 +22,8 @@ KVF_FN float kvfi_value_trellis(const KVF_PRIVATE kvfi_shape *s, const KVF_GLOBA
     return KVF_MUL(kvfi_level(s, kvfi_state_of(s, record, t, c)), kvfi_section(record, s->scale_offset, t));
 }
 
-KVF_FN float kvfi_score_trellis(const KVF_PRIVATE kvfi_shape *s, const KVF_GLOBAL uint8_t *record, const KVF_GLOBAL float *q, int t)
+KVF_FN float kvfi_score_trellis(const KVF_PRIVATE kvfi_shape *s, const KVF_GLOBAL uint8_t *record, const KVF_GLOBAL float *q,
+                                int t)
 {
     float score = 0.0f;
     for (int c = 0; c < s->dim; c++) score += q[c] * kvfi_level(s, kvfi_state_of(s, record, t, c));
