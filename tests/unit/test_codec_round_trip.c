@@ -240,8 +240,9 @@ static void check_rows(const char *spec, int dim, ci_kind kind, const double *x,
     for (int t = 0; t < CI_TOKENS; t++) {
         double xx = 0, dd = 0;
         for (int c = t * dim; c < t * dim + dim; c++) xx += x[c] * x[c], dd += (x[c] - y[c]) * (x[c] - y[c]);
-        /* lengths below half of the smallest f16 are lost; the next are as much as 2^-25 off */
-        if (sqrt(dd) > sum_row_limit(spec, dim) * (sqrt(xx) + 0x1p-25 * 1.3 * sqrt(dim)))
+        /* lengths below half of the smallest f16 are lost; the next are as much as 2^-25 off, whatever the codes */
+        const double limit = sum_row_limit(spec, dim);
+        if (sqrt(dd) > limit * sqrt(xx) + fmax(limit, 1) * 0x1p-25 * 1.3 * sqrt(dim))
             fail_msg("%s, head size %d, input '%s', token %d: off by %g of %g", spec, dim, ci_kind_name[kind], t, sqrt(dd),
                      sqrt(xx));
     }
