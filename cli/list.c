@@ -74,13 +74,25 @@ static void print_codecs(int32_t dim)
     }
 }
 
+/* A column for each model that the first preset was measured on: all presets have the same. */
 static void print_presets(void)
 {
     kvf_preset_info preset;
-    printf("\npresets (--kv NAME)\n");
-    for (int32_t i = 0; kvf_preset_list(i, &preset) == KVF_OK; i++)
-        printf("  %-12s %s/%s, sink %d, window %d%s\n", preset.name, preset.k, preset.v, preset.sink, preset.recent,
-               preset.is_default ? "  (default)" : "");
+    if (kvf_preset_list(0, &preset) != KVF_OK) return;
+    printf("\npresets (--kv NAME), and their mean KL divergence from libllama's f16 cache in nats, on one text\n  %-12s %-14s "
+           "%4s %6s",
+           "preset", "K/V", "sink", "window");
+    for (int32_t j = 0; j < preset.n_measured; j++) printf("  %s", preset.measured[j].model);
+    printf("\n");
+    for (int32_t i = 0; kvf_preset_list(i, &preset) == KVF_OK; i++) {
+        char pair[64];
+        snprintf(pair, sizeof pair, "%s/%s", preset.k, preset.v);
+        printf("  %-12s %-14s %4d %6d", preset.name, pair, preset.sink, preset.recent);
+        for (int32_t j = 0; j < preset.n_measured; j++)
+            printf("  %*.2g", (int)strlen(preset.measured[j].model), preset.measured[j].kld);
+        printf("%s\n", preset.is_default ? "  (default)" : "");
+    }
+    printf("  Small models, English prose; kvfold quality measures yours.\n");
 }
 
 static void print_policies(void)
@@ -121,8 +133,14 @@ static json_t *codec_object(const kvf_codec_info *codec, int32_t dim)
 
 static json_t *preset_object(const kvf_preset_info *p)
 {
-    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:b}", "name", p->name, "k", p->k, "v", p->v, "sink", p->sink, "window",
-                     p->recent, "default", p->is_default);
+    json_t *measured = json_array();
+    for (int32_t i = 0; i < p->n_measured; i++) {
+        const kvf_measure *m = &p->measured[i];
+        json_array_append_new(measured, json_pack("{s:s, s:i, s:i, s:f, s:f}", "model", m->model, "context", m->context,
+                                                  "positions", m->positions, "kld", m->kld, "kld_error", m->kld_error));
+    }
+    return json_pack("{s:s, s:s, s:s, s:i, s:i, s:b, s:o}", "name", p->name, "k", p->k, "v", p->v, "sink", p->sink, "window",
+                     p->recent, "default", p->is_default, "measured", measured);
 }
 
 static int print_object(const list_settings *set)

@@ -399,9 +399,22 @@ typedef struct kvf_spec_info {
 /* Checks a spec for one side and head size. error may be NULL. */
 KVF_API int kvf_spec_check(const char *spec, kvf_side side, int32_t head_dim, kvf_spec_info *info, char *error, size_t error_size);
 
+/* What `kvfold quality` once measured of a preset: how far the next-token distribution moves from the one with libllama's own f16 cache,
+ * as mean KL divergence over the judged positions of one English text. True of that model and text, which are small; a hint for others.
+ * docs/measured has the whole results and the commands. */
+typedef struct kvf_measure {
+    const char *model;  /* file name without .gguf, as "smollm2-135m-instruct-f32" */
+    int32_t context;    /* tokens of the text that was read */
+    int32_t positions;  /* of those, the last ones that were judged */
+    double kld;         /* mean over them, in nats */
+    double kld_error;   /* one standard error of that mean */
+} kvf_measure;
+
 typedef struct kvf_preset_info {
     const char *name, *k, *v;
     int32_t sink, recent, is_default;
+    int32_t n_measured;
+    const kvf_measure *measured; /* [n_measured], one a model, the same models in the same order for every preset; static */
 } kvf_preset_info;
 KVF_API int kvf_preset_list(int32_t i, kvf_preset_info *info);
 

@@ -14,12 +14,13 @@
 extern "C" {
 #endif
 
-/* Inner kinds: what the numbers in a record are. (Vector table and trellis kinds follow with their families.) */
+/* Inner kinds: what the numbers in a record are. (The vector table kind follows with its family.) */
 typedef enum kvf_kind {
     KVF_KIND_HALF,    /* f16 values, no codes */
     KVF_KIND_TOKEN,   /* uniform codes; one scale (and minimum) per token and group of channels */
     KVF_KIND_TABLE,   /* as KVF_KIND_TOKEN, but a code is an index into a table of integers */
     KVF_KIND_CHANNEL, /* uniform codes; one scale (and minimum) per channel and group of tokens */
+    KVF_KIND_TRELLIS, /* as KVF_KIND_TABLE, but the index is made of the codes of this channel and of those before it, 8 bits */
     KVF_KIND_SUM,     /* one or two code matrices, each of another linear map of the vector: kvf_matrix */
     KVF_KINDS
 } kvf_kind;
@@ -74,7 +75,8 @@ typedef struct kvf_part {
     int32_t n_tg;         /* 64 / t_group token groups, KVF_KIND_CHANNEL */
     int32_t has_min;      /* value = code * scale + min; otherwise value = (code - zero) * scale */
     float zero;           /* used when has_min is 0 */
-    int16_t table[256];   /* KVF_KIND_TABLE: value = table[code] * unit * scale; up to 5 bits each entry fits an int8 */
+    int16_t table[256];   /* KVF_KIND_TABLE: value = table[code] * unit * scale; up to 5 bits each entry fits an int8. TRELLIS: all
+                             256 are used and fit an int8 */
     float unit;
     kvf_matrix matrix[2]; /* KVF_KIND_SUM */
     int32_t n_matrices;

@@ -43,14 +43,37 @@ int kvf_spec_check(const char *spec, kvf_side side, int32_t head_dim, kvf_spec_i
     return KVF_OK;
 }
 
+static const kvf_measure measured[] = {
+#define KVFI_MEASURED(preset, model, context, positions, kld, error) {model, context, positions, kld, error},
+#include "codec/measured.def"
+#undef KVFI_MEASURED
+};
+
+static const char *const measured_of[] = {
+#define KVFI_MEASURED(preset, model, context, positions, kld, error) preset,
+#include "codec/measured.def"
+#undef KVFI_MEASURED
+};
+
+/* The rows of a preset lie together. */
+static void find_measured(kvf_preset_info *info)
+{
+    for (size_t i = sizeof measured / sizeof *measured; i-- > 0;)
+        if (strcmp(measured_of[i], info->name) == 0) {
+            info->measured = &measured[i];
+            info->n_measured++;
+        }
+}
+
 int kvf_preset_list(int32_t i, kvf_preset_info *info)
 {
     static const kvf_preset_info presets[] = {
-#define KVFI_PRESET(name, k, v, sink, recent, is_default) {name, k, v, sink, recent, is_default},
+#define KVFI_PRESET(name, k, v, sink, recent, is_default) {name, k, v, sink, recent, is_default, 0, NULL},
 #include "codec/presets.def"
 #undef KVFI_PRESET
     };
     if (!info || i < 0 || i >= (int32_t)(sizeof presets / sizeof *presets)) return KVF_E_ARG;
     *info = presets[i];
+    find_measured(info);
     return KVF_OK;
 }

@@ -238,11 +238,28 @@ static void rvq_table(oracle_plan *p, int earlier)
     p->unit = known[i].plan.unit;
 }
 
+/* ---- levels of tcq: the list is the definition ---- */
+
+static const struct {
+    double unit;
+    signed char entry[128];
+} trellis[] = {
+#define KVFI_TRELLIS(bits, unit, ...) [bits] = {unit, {__VA_ARGS__}},
+#include "codec/tcq/levels.def"
+#undef KVFI_TRELLIS
+};
+
+static void tcq_table(oracle_plan *p)
+{
+    p->unit = trellis[p->bits].unit;
+    for (int s = 0; s < 256; s++) p->entry[s] = s < 128 ? trellis[p->bits].entry[s] : -trellis[p->bits].entry[255 - s];
+}
+
 /* ---- plans ---- */
 
 static int has_table(const oracle_plan *p)
 {
-    return p->family == ORACLE_TURBO || p->family == ORACLE_RVQ;
+    return p->family == ORACLE_TURBO || p->family == ORACLE_RVQ || p->family == ORACLE_TCQ;
 }
 
 int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *p)
@@ -257,8 +274,8 @@ int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *p)
         p->family = ORACLE_KIVI;
         if (rest[0] && sscanf(rest, ":group=%d", &p->group) != 1) return 0;
     } else if (sscanf(spec, "uni%d%95s", &p->bits, rest) >= 1 || sscanf(spec, "turbo%d%95s", &p->bits, rest) >= 1 ||
-               sscanf(spec, "rvq%d%95s", &p->bits, rest) >= 1) {
-        p->family = spec[0] == 'u' ? ORACLE_UNI : spec[0] == 't' ? ORACLE_TURBO : ORACLE_RVQ;
+               sscanf(spec, "rvq%d%95s", &p->bits, rest) >= 1 || sscanf(spec, "tcq%d%95s", &p->bits, rest) >= 1) {
+        p->family = spec[0] == 'u' ? ORACLE_UNI : spec[0] == 'r' ? ORACLE_RVQ : spec[1] == 'u' ? ORACLE_TURBO : ORACLE_TCQ;
         fallback = "h1";
         p->norm = keys ? 1 : 2;
         if (strstr(rest, "norm=n")) p->norm = strstr(rest, "norm=n")[6] - '0';
@@ -275,6 +292,7 @@ int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *p)
     if (p->family == ORACLE_UNI || has_table(p)) p->group = p->dim;
     p->stage = strstr(rest, "stages=") ? strstr(rest, "stages=")[7] - '0' : (p->bits + 1) / 2;
     if (p->family == ORACLE_TURBO) turbo_table(p);
+    if (p->family == ORACLE_TCQ) tcq_table(p);
     if (p->family == ORACLE_RVQ) rvq_table(p, strstr(rest, "tuned=paper") != NULL);
     return 1;
 }
@@ -381,9 +399,10 @@ static double zero_of(const oracle_plan *p)
 }
 
 /* What a code stands for before its scale. */
-static double level_of(const oracle_plan *p, int code)
+static double level_of(const oracle_plan *p, const oracle_value *v)
 {
-    return has_table(p) ? once(p->entry[code] * p->unit) : code - zero_of(p);
+    const int index = p->family == ORACLE_TCQ ? v->state : v->code;
+    return has_table(p) ? once(p->entry[index] * p->unit) : v->code - zero_of(p);
 }
 
 /* Scale of the vector x whose codes are chosen: 0 the step; 1 |x| / |c|; 2 <x, x> / <x, c>; 3 <x, c> / <c, c>. */
@@ -391,14 +410,14 @@ static void norm_scale(const oracle_plan *p, const double *x, oracle_value **v, 
 {
     double xx = 0, xc = 0, cc = 0;
     for (int i = 0; i < n; i++) {
-        double c = level_of(p, v[i]->code);
+        double c = level_of(p, v[i]);
         xx += x[i] * x[i], xc += x[i] * c, cc += c * c;
     }
     double scale = p->norm == 0 ? step : xx == 0 ? 0 : p->norm == 1 ? sqrt(xx / cc) : p->norm == 2 ? xx / xc : xc / cc;
     for (int i = 0; i < n; i++) {
         v[i]->scale = half(scale);
         v[i]->min = 0;
-        v[i]->value = once(level_of(p, v[i]->code) * v[i]->scale);
+        v[i]->value = once(level_of(p, v[i]) * v[i]->scale);
     }
 }
 
@@ -473,6 +492,74 @@ static void rvq_group(const oracle_plan *p, const double *x, oracle_value **v, i
     norm_scale(p, x, v, n, rms);
 }
 
+/* The index of an entry is made of the last eight bits of the codes; before the first comes the last. */
+static void set_states(const oracle_plan *p, oracle_value *row)
+{
+    for (int c = 0; c < p->dim; c++) {
+        long long bits = 0;
+        for (int back = 8; back >= 0; back--) bits = bits << p->bits | row[(c - back + 9 * p->dim) % p->dim].code;
+        row[c].state = (int)(bits % 256);
+    }
+}
+
+/* least[s]: the smallest sum of (y - level)^2 over `n` channels from `first` on (round and round), of all ways that begin behind a
+ * state b with least[b] and end in s. */
+static void go(const oracle_plan *p, const double *y, int first, int n, double *least)
+{
+    double next[256];
+    for (int c = first; c < first + n; c++) {
+        for (int s = 0; s < 256; s++) next[s] = HUGE_VAL;
+        for (int b = 0; b < 256; b++)
+            for (int code = 0; code < 1 << p->bits && least[b] < HUGE_VAL; code++) {
+                int s = (b * (1 << p->bits) + code) % 256;
+                next[s] = fmin(next[s], least[b]);
+            }
+        for (int s = 0; s < 256; s++) least[s] = next[s] + pow(y[(c + 64 * p->dim) % p->dim] - p->entry[s], 2);
+    }
+}
+
+/* By how much the path of a row misses what it should be: cheapest of all that pass the state between the last channel and the first,
+ * and that state the one on the cheapest way through the 32 channels before and the 32 behind it. */
+static double path_excess(const oracle_plan *p, const double *y, const oracle_value *row)
+{
+    double least[256], cost = 0, free_cost = HUGE_VAL, bound_cost = HUGE_VAL;
+    const int end = row[p->dim - 1].state;
+    for (int c = 0; c < p->dim; c++) cost += pow(y[c] - p->entry[row[c].state], 2);
+    for (int s = 0; s < 256; s++) least[s] = s == end ? 0 : HUGE_VAL;
+    go(p, y, 0, p->dim, least);
+    const double excess = cost - least[end];
+    for (int s = 0; s < 256; s++) least[s] = 0;
+    go(p, y, -32, 32, least);
+    const double passed = least[end];
+    go(p, y, 0, 32, least);
+    for (int s = 0; s < 256; s++) free_cost = fmin(free_cost, least[s]);
+    for (int s = 0; s < 256; s++) least[s] = s == end ? passed : HUGE_VAL;
+    go(p, y, 0, 32, least);
+    for (int s = 0; s < 256; s++) bound_cost = fmin(bound_cost, least[s]);
+    return fmax(excess, bound_cost - free_cost);
+}
+
+/* Sums of squares in f32 and of turned coordinates: a hundred thousandth of all that there is. */
+static int best_path(const oracle_plan *p, const double *x, const oracle_value *row)
+{
+    double rms = plain_scale(p, x, p->dim), y[1024] = {0}, size = 0;
+    for (int c = 0; c < p->dim && rms > 0; c++) y[c] = x[c] / (rms * p->unit), size += y[c] * y[c];
+    return path_excess(p, y, row) <= 1e-5 * size;
+}
+
+static void settle_paths(const oracle_plan *p, const double *y, const oracle_value *got, int first, oracle_value *out)
+{
+    oracle_value *place[1024];
+    for (int t = 0; t < TOKENS; t++) {
+        const double *x = y + t * p->dim;
+        oracle_value *row = out + t * p->dim;
+        if (t % 4 == first % 4 && !best_path(p, x, got + t * p->dim)) continue;
+        for (int c = 0; c < p->dim; c++) row[c].code = got[t * p->dim + c].code, place[c] = &row[c];
+        set_states(p, row);
+        norm_scale(p, x, place, p->dim, plain_scale(p, x, p->dim));
+    }
+}
+
 static void encode_group(const oracle_plan *p, const double *x, oracle_value *out, int t0, int nt, int c0, int nc)
 {
     double member[1024] = {0};
@@ -491,6 +578,8 @@ static void encode_group(const oracle_plan *p, const double *x, oracle_value *ou
         turbo_group(p, member, place, n);
     else if (p->family == ORACLE_RVQ)
         rvq_group(p, member, place, n);
+    else if (p->family == ORACLE_TCQ)
+        for (int i = 0; i < n; i++) place[i]->code = -1;
     else
         ggml_group(p, member, place, n);
 }
@@ -539,11 +628,12 @@ void oracle_encode(const oracle_plan *p, const float *x, oracle_value *out)
     free(y);
 }
 
-void oracle_settle(const oracle_plan *p, const float *x, const oracle_value *got, double close, oracle_value *out)
+void oracle_settle(const oracle_plan *p, const float *x, const oracle_value *got, double close, int first, oracle_value *out)
 {
     double *y = transformed(p, x);
     oracle_value *place[1024];
-    for (int t = 0; t < TOKENS; t++) {
+    if (p->family == ORACLE_TCQ) settle_paths(p, y, got, first, out);
+    for (int t = 0; t < TOKENS && p->family != ORACLE_TCQ; t++) {
         int moved = 0;
         for (int c = 0; c < p->dim; c++) {
             oracle_value *v = place[c] = &out[t * p->dim + c];
@@ -643,6 +733,7 @@ void oracle_unpack(const oracle_plan *p, const void *record, oracle_value *out)
     memset(out, 0, (size_t)(TOKENS * p->dim) * sizeof *out);
     reading to = {p, record, out, 0};
     if (p->family != ORACLE_F16) read_codes(p, &to);
+    for (int t = 0; t < TOKENS && p->family == ORACLE_TCQ; t++) set_states(p, out + t * p->dim);
     size_t scales = fill64(codes_bytes(p)), minima = scales + fill64(section_bytes(p));
     for (int t = 0; t < TOKENS; t++)
         for (int c = 0; c < p->dim; c++) {
@@ -654,7 +745,7 @@ void oracle_unpack(const oracle_plan *p, const void *record, oracle_value *out)
             size_t i = 2 * (size_t)(per_channel(p) ? t / p->group * padded(p) + c : c / p->group * TOKENS + t);
             v->scale = half_at(record, scales + i);
             if (p->family == ORACLE_KIVI) v->min = half_at(record, minima + i);
-            v->value = once(once(level_of(p, v->code) * v->scale) + v->min);
+            v->value = once(once(level_of(p, v) * v->scale) + v->min);
         }
 }
 
@@ -691,7 +782,7 @@ int oracle_padding_is_zero(const oracle_plan *p, const void *record)
 
 static double term(const oracle_plan *p, const oracle_value *v, double multiplier, double *size)
 {
-    double parts = p->family == ORACLE_F16 ? fabs(v->value) : fabs(level_of(p, v->code) * v->scale) + fabs(v->min);
+    double parts = p->family == ORACLE_F16 ? fabs(v->value) : fabs(level_of(p, v) * v->scale) + fabs(v->min);
     *size += fabs(multiplier) * parts;
     return multiplier * v->value;
 }

@@ -14,7 +14,8 @@ typedef enum oracle_family {
     ORACLE_KIVI,
     ORACLE_UNI,
     ORACLE_TURBO,
-    ORACLE_RVQ
+    ORACLE_RVQ,
+    ORACLE_TCQ
 } oracle_family;
 
 typedef struct oracle_plan {
@@ -26,9 +27,9 @@ typedef struct oracle_plan {
     int group; /* tokens (KIVI keys) or channels (everything else) that share a scale */
     oracle_rotation rotation;
     int mean;       /* 1: the block's mean is subtracted after the transform and kept */
-    int norm;       /* uni, turbo, rvq: rule 0 to 3 of the scale */
+    int norm;       /* uni, turbo, rvq, tcq: rule 0 to 3 of the scale */
     int stage;      /* rvq: bits of the first stage */
-    int entry[256]; /* turbo, rvq: a level is entry * unit */
+    int entry[256]; /* turbo, rvq, tcq: a level is entry * unit */
     double unit;
 } oracle_plan;
 
@@ -36,6 +37,7 @@ typedef struct oracle_plan {
  * rounding boundary, in codes (only from oracle_encode). */
 typedef struct oracle_value {
     int code;
+    int state; /* tcq, from oracle_unpack and oracle_settle: which entry it is */
     double scale, min, value, near;
 } oracle_value;
 
@@ -46,8 +48,9 @@ int oracle_read_spec(const char *spec, int keys, int dim, oracle_plan *plan);
 void oracle_encode(const oracle_plan *plan, const float *x, oracle_value *out);
 
 /* uni, turbo: where `got` has a neighbouring code and the quotient lay within `close` of the boundary, `out` of oracle_encode
- * takes it, and the scale that belongs to the codes is made anew. */
-void oracle_settle(const oracle_plan *plan, const float *x, const oracle_value *got, double close, oracle_value *out);
+ * takes it, and the scale that belongs to the codes is made anew. tcq: `out` has no codes (-1) before, and takes those of every token
+ * whose path is the best one, to within rounding; of every fourth token this is found out, from `first` on. */
+void oracle_settle(const oracle_plan *plan, const float *x, const oracle_value *got, double close, int first, oracle_value *out);
 
 /* The levels above 0 of the quantiser of 2^bits levels that has the least mean-square error for one coordinate of a random unit
  * vector in dim dimensions, times sqrt(dim); dim below 4: for a normal variable. Returns that error. */

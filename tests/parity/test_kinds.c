@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Packed records: score, mix and unfold of every inner kind, on records of every codec and on invented ones that no codec makes:
  * all widths, both sides, groups of any size. */
+#include "gpu/kernels/trellis.h"
 #include "gpu/kernels/value.h"
 #include "parity.h"
 
@@ -22,7 +23,7 @@ static void magnitudes(const kvf_part *part, const void *record, size_of_value *
                 continue;
             }
             const int i = part->kind == KVF_KIND_CHANNEL ? kvfi_scale_index_channel(&s, t, c) : kvfi_scale_index_token(&s, t, c);
-            const int code = kvfi_code_of(&s, record, t, c);
+            const int code = part->kind == KVF_KIND_TRELLIS ? kvfi_state_of(&s, record, t, c) : kvfi_code_of(&s, record, t, c);
             const float middle = 0.5f * (float)((1 << s.bits) - 1); /* from where minima may be taken */
             m->level = s.table     ? fabsf((float)s.table[code] * s.unit)
                        : s.has_min ? fmaxf((float)code, middle)
@@ -234,8 +235,9 @@ static void invent_table(kvf_part *part, uint64_t *state)
     part->unit = (float)(0.02 + ci_uniform(state) / 64);
     part->zero = 3; /* means nothing to a table */
     for (int i = 0; i < 1 << part->bits; i++) part->table[i] = (int16_t)(ci_uniform(state) * (top + 0.9));
+    for (int i = 0; i < 256 && part->kind == KVF_KIND_TRELLIS; i++) part->table[i] = (int16_t)(ci_uniform(state) * 127.9);
     part->table[0] = (int16_t)top;
-    part->table[(1 << part->bits) - 1] = (int16_t)-top;
+    part->table[part->kind == KVF_KIND_TRELLIS ? 255 : (1 << part->bits) - 1] = (int16_t)-top;
 }
 
 static kvf_part invent(kvf_kind kind, kvf_side side, int bits, int group, int has_min, int dim)
@@ -262,15 +264,17 @@ static void random_record(const kvf_part *part, uint8_t *record, uint64_t *state
 static void check_invented(const kvfi_kernels *scalar, const kvfi_kernels *fast, kvf_kind kind, int bits)
 {
     static const int groups[2][6] = {{32, 16, 128, 5, 24, 8}, {32, 64, 16, 8, 2, 1}};
+    const int trellis = kind == KVF_KIND_TRELLIS, table = trellis || kind == KVF_KIND_TABLE;
     int round = bits * 1000;
     for (int side = KVF_K; side <= KVF_V; side++)
         for (int d = 0; d < CI_DIMS; d++)
             for (int g = 0; g < 6; g++) {
                 uint64_t seed = (uint64_t)++round;
-                const int group = groups[kind == KVF_KIND_CHANNEL][g], has_min = (round + d) % 2 && kind != KVF_KIND_TABLE;
+                const int group = groups[kind == KVF_KIND_CHANNEL][g], has_min = (round + d) % 2 && !table;
                 if (g > 1 && (g + d + bits) % 4) continue; /* the usual groups always, the others by turns */
-                kvf_part part = invent(kind, (kvf_side)side, bits, group, has_min, ci_dims[d]);
-                if (kind == KVF_KIND_TABLE) invent_table(&part, &seed);
+                if (trellis && (g || ci_dims[d] < 8)) continue; /* which knows no groups */
+                kvf_part part = invent(kind, (kvf_side)side, bits, trellis ? ci_dims[d] : group, has_min, ci_dims[d]);
+                if (table) invent_table(&part, &seed);
                 part.next_offset = (int64_t)part.bytes; /* fetching ahead may not matter, least of all past what exists */
                 part.next_bytes = round % 3 ? part.bytes : 0;
                 px_at("%s: kind %d, %d bits, %s, groups of %d, %s, %d channels, round %d", fast->name, (int)kind, bits,
@@ -288,6 +292,7 @@ static void widths(const kvfi_kernels *scalar, const kvfi_kernels *fast)
         check_invented(scalar, fast, KVF_KIND_TOKEN, bits);
         check_invented(scalar, fast, KVF_KIND_TABLE, bits);
         check_invented(scalar, fast, KVF_KIND_CHANNEL, bits);
+        if (bits <= 4) check_invented(scalar, fast, KVF_KIND_TRELLIS, bits);
     }
 }
 

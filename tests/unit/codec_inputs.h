@@ -151,12 +151,13 @@ static inline int ci_takes(const char *spec, kvf_side side, int d, int kind)
     return (n + (unsigned)d + (unsigned)kind) % CI_SHARE == 0;
 }
 
-/* Has the spec a meaning for that head size? rot=h wants an even one, outliers=N more than N channels. */
+/* Has the spec a meaning for that head size? rot=h wants an even one, outliers=N more than N channels, a trellis 8. */
 static inline int ci_fits(const char *spec, int dim)
 {
     const char *outliers = strstr(spec, "outliers=");
     const char *rot = strstr(spec, "rot=h");
     if (rot && dim % 2 && (!rot[5] || rot[5] == ',')) return 0;
+    if (!strncmp(spec, "tcq", 3) && dim < 8) return 0;
     return !outliers || atoi(outliers + 9) < dim;
 }
 

@@ -257,7 +257,7 @@ static void listings_end_and_names_are_unique(void **state)
 static void presets_name_what_exists(void **state)
 {
     (void)state;
-    kvf_preset_info p;
+    kvf_preset_info p, before = {0};
     int defaults = 0;
     int32_t n = 0;
     for (; kvf_preset_list(n, &p) == KVF_OK; n++) {
@@ -268,6 +268,13 @@ static void presets_name_what_exists(void **state)
         assert_int_equal(p.recent, strcmp(p.name, "tiny") ? 64 : 128);
         defaults += p.is_default;
         if (p.is_default) assert_string_equal(p.name, "balanced");
+        assert_true(p.n_measured > 0);
+        for (int32_t i = 0; n > 0 && i < p.n_measured; i++) { /* best quality first, on every model */
+            assert_string_equal(p.measured[i].model, before.measured[i].model);
+            assert_true(p.measured[i].kld > before.measured[i].kld);
+        }
+        if (n > 0) assert_int_equal(p.n_measured, before.n_measured);
+        before = p;
     }
     assert_true(n > 0);
     assert_int_equal(defaults, 1);

@@ -116,7 +116,7 @@ static stages split(const kvf_part *part)
     return s;
 }
 
-static float encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded)
+static void encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain)
 {
     const stages s = split(part);
     const float rms = sqrtf(kvfi_dot16(x, x, part->dim) / (float)part->dim), unit = rms * part->unit;
@@ -128,12 +128,12 @@ static float encode_token(const kvf_part *part, const float *x, uint8_t *codes, 
         codes[d] = (uint8_t)(first | second << s.bits);
         decoded[d] = (float)part->table[codes[d]] * part->unit;
     }
-    return rms;
+    *plain = rms;
 }
 
 static void encode(const kvf_part *part, float *x, void *record)
 {
-    kvfi_encode_tokens(part, x, record, encode_token);
+    kvfi_encode_tokens(part, x, record, 1, encode_token);
 }
 
 const kvf_codec kvfi_codec_rvq = {

@@ -41,7 +41,7 @@ void kvfi_part_layout(kvf_part *part, int32_t dim)
     part->dim = dim = kvfi_part_dim(part, dim);
     part->dim_pad = (dim + 15) / 16 * 16;
     if (!part->c_group) part->c_group = dim;
-    part->n_cg = part->kind == KVF_KIND_TOKEN || part->kind == KVF_KIND_TABLE ? (dim + part->c_group - 1) / part->c_group : 0;
+    part->n_cg = kvfi_part_by_token(part) ? (dim + part->c_group - 1) / part->c_group : 0;
     part->n_tg = part->kind == KVF_KIND_CHANNEL ? KVF_BLOCK / part->t_group : 0;
     if (part->kind == KVF_KIND_SUM)
         layout_matrices(part);

@@ -22,6 +22,12 @@ int32_t kvfi_part_dim(const kvf_part *part, int32_t head_dim);
  * rotation and has_min, for KVF_KIND_SUM from matrices and n_out, which must be set. Order of sections: codes (or f16 values), scales, minima. */
 void kvfi_part_layout(kvf_part *part, int32_t dim);
 
+/* Is there one scale for a token and a group of channels? */
+static inline int kvfi_part_by_token(const kvf_part *part)
+{
+    return part->kind == KVF_KIND_TOKEN || part->kind == KVF_KIND_TABLE || part->kind == KVF_KIND_TRELLIS;
+}
+
 /* The part as the kernels see it. */
 static inline kvfi_shape kvfi_shape_of(const kvf_part *part)
 {
@@ -36,7 +42,7 @@ static inline kvfi_shape kvfi_shape_of(const kvf_part *part)
         .n_tg = part->n_tg,
         .has_min = part->has_min,
         .zero = part->zero,
-        .table = part->kind == KVF_KIND_TABLE ? part->table : NULL,
+        .table = part->kind == KVF_KIND_TABLE || part->kind == KVF_KIND_TRELLIS ? part->table : NULL,
         .unit = part->unit,
         .scale_offset = (uint32_t)part->scale_offset,
         .min_offset = (uint32_t)part->min_offset,

@@ -165,19 +165,20 @@ void kvfi_add_mean(const kvf_part *part, const void *record, float *x)
     for (int32_t c = 0; c < part->dim; c++) x[c] += mean[c];
 }
 
-void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, kvfi_token_coder code)
+void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, int32_t n, kvfi_token_coder code)
 {
-    uint8_t codes[KVFI_DIM_MAX];
-    float decoded[KVFI_DIM_MAX];
+    uint8_t codes[KVFI_TOKENS_AT_ONCE * KVFI_DIM_MAX];
+    float decoded[KVFI_TOKENS_AT_ONCE * KVFI_DIM_MAX], plain[KVFI_TOKENS_AT_ONCE];
     uint16_t *scales = kvfi_halves(record, part->scale_offset);
     memset(record, 0, part->bytes);
     kvfi_rotate_block(part, x);
     if (part->block_mean) kvfi_take_mean(part, x, record);
-    for (int32_t t = 0; t < KVF_BLOCK; t++) {
-        const float *values = x + t * part->dim;
-        float plain = code(part, values, codes, decoded);
-        scales[t] = kvfi_norm_scale(part->norm, values, decoded, part->dim, plain);
-        memcpy(codes_of(part, x, t), codes, (size_t)part->dim);
+    for (int32_t t = 0; t < KVF_BLOCK; t += n) {
+        code(part, x + t * part->dim, codes, decoded, plain);
+        for (int32_t i = 0; i < n; i++) {
+            scales[t + i] = kvfi_norm_scale(part->norm, x + (t + i) * part->dim, decoded + i * part->dim, part->dim, plain[i]);
+            memcpy(codes_of(part, x, t + i), codes + i * part->dim, (size_t)part->dim);
+        }
     }
     put_codes(part, x, record);
 }

@@ -48,10 +48,14 @@ float kvfi_dot16(const float *a, const float *b, int32_t n);
  * vectors get 0; magnitudes above 65504 saturate. */
 uint16_t kvfi_norm_scale(int32_t norm, const float *x, const float *c, int32_t n, float plain);
 
-/* Codes one token of a rotated codec: codes[dim] and, before scaling, decoded[dim]. Returns the scale of norm rule n0. */
-typedef float (*kvfi_token_coder)(const kvf_part *part, const float *x, uint8_t *codes, float *decoded);
+enum { KVFI_TOKENS_AT_ONCE = 4 };
 
-/* The encode slot of those codecs: transform, code token by token, correct each scale by the norm rule, pack. */
-void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, kvfi_token_coder code);
+/* Codes n tokens x[n][dim] of a rotated codec: codes[n][dim]; before scaling, decoded[n][dim]; and plain[n], the scales of norm rule
+ * n0. */
+typedef void (*kvfi_token_coder)(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain);
+
+/* The encode slot of those codecs: transform, code n tokens after n (n divides KVFI_TOKENS_AT_ONCE), correct each scale by the norm
+ * rule, pack. */
+void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, int32_t n, kvfi_token_coder code);
 
 #endif

@@ -71,9 +71,9 @@ static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *par
     return KVF_OK;
 }
 
-static float encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded)
+static void encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain)
 {
-    return kvfi_table_code(&(kvfi_table){part->table, part->bits, part->unit}, x, part->dim, codes, decoded);
+    *plain = kvfi_table_code(&(kvfi_table){part->table, part->bits, part->unit}, x, part->dim, codes, decoded);
 }
 
 static void encode(const kvf_part *part, float *x, void *record)
@@ -81,7 +81,7 @@ static void encode(const kvf_part *part, float *x, void *record)
     if (part->kind == KVF_KIND_SUM)
         kvfi_sum_encode(part, x, record);
     else
-        kvfi_encode_tokens(part, x, record, encode_token);
+        kvfi_encode_tokens(part, x, record, 1, encode_token);
 }
 
 const kvf_codec kvfi_codec_turbo = {

@@ -43,8 +43,8 @@ static float first_step(const kvf_part *part, const float *x)
     return sqrtf(kvfi_dot16(x, x, part->dim) / (float)part->dim) * gauss_step[part->bits];
 }
 
-/* Codes of one token; decoded[d] = code - z. Returns the step. */
-static float encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded)
+/* Codes of one token; decoded[d] = code - z; plain: the step. */
+static void encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain)
 {
     const float step = first_step(part, x), inverse = step > 0 ? 1.0f / step : 0.0f, top = (float)((1 << part->bits) - 1);
     for (int32_t d = 0; d < part->dim; d++) {
@@ -54,12 +54,12 @@ static float encode_token(const kvf_part *part, const float *x, uint8_t *codes, 
         codes[d] = (uint8_t)level;
         decoded[d] = level - part->zero;
     }
-    return step;
+    *plain = step;
 }
 
 static void encode(const kvf_part *part, float *x, void *record)
 {
-    kvfi_encode_tokens(part, x, record, encode_token);
+    kvfi_encode_tokens(part, x, record, 1, encode_token);
 }
 
 const kvf_codec kvfi_codec_uni = {

@@ -87,8 +87,11 @@ static void tile_mix(const float *tile, int32_t dim_pad, const float *w, int32_t
     products((task){tile, w, acc, (size_t)dim_pad, KVF_BLOCK, stride, KVF_BLOCK, 0}, dim_pad, nv);
 }
 
+#include "cpu/overlay/trellis.h"
+
 void kvfi_avx512_tile(kvfi_kernels *k)
 {
     k->tile_score = tile_score;
     k->tile_mix = tile_mix;
+    k->kind[KVF_KIND_TRELLIS] = trellis_ops;
 }

@@ -35,8 +35,11 @@ KVFI_INLINE void tile_product_of(const float *tile, size_t row, int n, int nv, c
 
 #include "cpu/overlay/tile.h"
 
+#include "cpu/overlay/trellis.h"
+
 void kvfi_neon_tile(kvfi_kernels *k)
 {
     k->tile_score = tile_score;
     k->tile_mix = tile_mix;
+    k->kind[KVF_KIND_TRELLIS] = trellis_ops;
 }

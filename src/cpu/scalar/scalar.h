@@ -15,6 +15,7 @@ enum { KVFI_TILE = 8, KVFI_CHUNK = 64 };
 void kvfi_scalar_half(kvfi_kind_ops *ops);
 void kvfi_scalar_token(kvfi_kind_ops *ops);
 void kvfi_scalar_channel(kvfi_kind_ops *ops);
+void kvfi_scalar_trellis(kvfi_kind_ops *ops);
 void kvfi_scalar_sum(kvfi_kind_ops *ops);
 void kvfi_scalar_rows(kvfi_kernels *k);
 void kvfi_scalar_tiles(kvfi_kernels *k);
