@@ -16,7 +16,7 @@ size_t cli_arm_length(const char *list)
     return (size_t)(p - list);
 }
 
-/* ---- options of an arm: ",sink=N" and ",window=N" at its end ----------------------------------------------------------------- */
+/* ---- options of an arm: ",sink=N", ",window=N" and ",evict=POLICY:..." at its end -------------------------------------------- */
 
 /* The value of a piece "name=N" into *field; false when the piece is another one. */
 static bool is_option(const char *piece, const char *name, int64_t most, int64_t *field, int *code)
@@ -37,6 +37,8 @@ static bool is_option(const char *piece, const char *name, int64_t most, int64_t
 static int take_options(char *arm, kv_settings *one)
 {
     int code = CLI_GO;
+    char *policy = strstr(arm, ",evict=");
+    if (policy) one->evict = policy + strlen(",evict="), *policy = '\0';
     for (char *comma; code == CLI_GO && (comma = strrchr(arm, ',')) != NULL; *comma = '\0') {
         if (!is_option(comma + 1, "sink", 64, &one->sink, &code) && !is_option(comma + 1, "window", 65536, &one->recent, &code))
             break;

@@ -123,9 +123,9 @@ static run_turn *add_turn(generator *g)
 
 static void say_full(const generator *g)
 {
-    cli_note("the context of %lld tokens (-c) is full: generation stops, nothing is dropped (--evict none). "
+    cli_note("the context of %lld tokens (-c) is full: generation stops, no position is used again (--evict %s). "
              "Give a larger -c to go on",
-             (long long)g->s->context);
+             (long long)g->s->context, g->s->kv.evict);
 }
 
 /* A turn that does not fit: fatal for the first one, the end of the conversation for a later one. */
@@ -136,8 +136,8 @@ static int does_not_fit(const generator *g, run_turn *t, int64_t n)
         say_full(g);
         return CLI_GO;
     }
-    cli_error("the prompt has %lld tokens, the context (-c) holds %lld: nothing is dropped (--evict none). Give -c %lld or more",
-              (long long)n, (long long)g->s->context, (long long)n + 1);
+    cli_error("the prompt has %lld tokens, the context (-c) holds %lld, dropped ones counted (--evict %s). Give -c %lld or more",
+              (long long)n, (long long)g->s->context, g->s->kv.evict, (long long)n + 1);
     return CLI_CANNOT;
 }
 

@@ -95,6 +95,21 @@ static int check_cpu(const char *wanted)
     return wanted && found != 1 ? (found == 0 ? CLI_CANNOT : CLI_USAGE) : CLI_GO;
 }
 
+/* The policy for the sink and window chosen before. */
+static int use_policy(kv_choice *c, const char *spec)
+{
+    char error[1200] = "";
+    kvf_evict_info info;
+    int rc = kvf_evict_check(spec, c->sink, c->recent, 0, &info, error, sizeof error);
+    if (rc != KVF_OK) {
+        cli_error("--evict: %s", error[0] ? error : kvf_strerror(rc));
+        return CLI_USAGE;
+    }
+    snprintf(c->evict, sizeof c->evict, "%s", info.canonical);
+    c->evicts = info.evicts != 0;
+    return CLI_GO;
+}
+
 /* ---- overrides of layers: "0,1,29=q8_0" or "5=kivi4/kivi2" ----------------------------------------------------------------- */
 
 /* Does the list before '=' name the layer? Also keeps the largest number. False at once when the list is malformed. */
@@ -155,6 +170,7 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
     if (code == CLI_GO) code = check_codec(s->k ? "-ctk" : "--kv", c->k, KVF_K);
     if (code == CLI_GO) code = check_codec(s->v ? "-ctv" : "--kv", c->v, KVF_V);
     if (code == CLI_GO) code = check_cpu(c->cpu);
+    if (code == CLI_GO) code = use_policy(c, s->evict);
     for (int i = 0; code == CLI_GO && i < s->layers.n; i++) code = add_override(c, s->layers.item[i]);
     if (code != CLI_GO) kv_choice_free(c);
     return code;

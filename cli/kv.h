@@ -16,6 +16,11 @@ typedef struct kv_settings {
     CLI_ONE_OF("--window-type", "TYPE", S, kv.window_type, "f16 q8_0", "f16", NULL,                                              \
                "how those first and newest tokens are kept: f16, or q8_0 in about half the memory")
 
+#define KV_EVICT(S, MORE)                                                                                                        \
+    CLI_WORD("--evict", "POLICY", S, kv.evict,                                                                                   \
+             "which tokens stay: none, or a policy with its budget of tokens or share of all, as knorm:budget=1024 or "          \
+             "window:budget=25%,recent=256,sink=4; kvfold list has them (default none)" MORE)
+
 /* Rows of an option table; S is the struct with a member `kv` of type kv_settings. */
 #define KV_OPTIONS(S)                                                                                                            \
     CLI_HEAD("the folded cache"),                                                                                                \
@@ -31,8 +36,7 @@ typedef struct kv_settings {
         CLI_COUNT("--window --recent", S, kv.recent, 0, 65536, NULL,                                                             \
                   "newest tokens that stay exact, 0 to 65536; N to N+63 are (default: the preset's, 64)"),                       \
         KV_WINDOW_TYPE(S),                                                                                                       \
-        CLI_ONE_OF("--evict", "POLICY", S, kv.evict, "none", "none", "This version drops no tokens",                             \
-                   "which tokens may be dropped: none"),                                                                         \
+        KV_EVICT(S, ""),                                                                                                         \
         CLI_WORD("--cpu", "SET", S, kv.cpu,                                                                                      \
                  "instruction set of the attention, as scalar or avx2 (default: the best present, or KVFOLD_CPU)")
 
@@ -51,6 +55,8 @@ typedef struct kv_choice {
     const char *k, *v, *cpu;
     bool by_default;                     /* nobody asked for these codecs: layers that they do not fit get others */
     int32_t sink, recent, exact_bits;    /* 16, or 8: q8_0 */
+    char evict[KV_SPEC];                 /* the policy with every option written out */
+    bool evicts;                         /* it may drop tokens */
     kv_override override[CLI_LIST_MOST]; /* the last one that names a layer holds */
     int n_overrides;
     cli_text layers; /* all of them in the form of kvf_llama_params.kv_layer; data NULL when none */

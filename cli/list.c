@@ -95,13 +95,21 @@ static void print_presets(void)
     printf("  Small models, English prose; kvfold quality measures yours.\n");
 }
 
+static void print_policies(void)
+{
+    kvf_policy_info policy;
+    printf("\npolicies (--evict NAME:budget=TOKENS|SHARE%%[,recent=N,sink=N])\n");
+    for (int32_t i = 0; kvf_policy_list(i, &policy) == KVF_OK; i++)
+        printf("  %-12s %s%s\n", policy.name, policy.summary, i ? "" : "  (default)");
+}
+
 static int print_table(const list_settings *set)
 {
     const char *name;
     int32_t present;
     print_codecs((int32_t)set->head_dim);
     print_presets();
-    printf("\npolicies (--evict NAME)\n  %-12s no tokens are dropped  (default)\n", "none");
+    print_policies();
     printf("\ndevices\n");
     for (int32_t i = 0; kvf_cpu_list(i, &name, &present) == KVF_OK; i++)
         printf("  cpu %-8s %s\n", name, present ? "present" : "not on this processor");
@@ -137,7 +145,12 @@ static json_t *preset_object(const kvf_preset_info *p)
 
 static int print_object(const list_settings *set)
 {
-    json_t *codecs = json_array(), *presets = json_array(), *devices = json_array();
+    json_t *codecs = json_array(), *presets = json_array(), *devices = json_array(), *policies = json_array();
+    kvf_policy_info policy;
+    for (int32_t i = 0; kvf_policy_list(i, &policy) == KVF_OK; i++)
+        json_array_append_new(policies,
+                              json_pack("{s:s, s:s, s:s, s:i, s:b}", "name", policy.name, "summary", policy.summary, "examples",
+                                        policy.examples, "score_bytes", policy.score_bytes, "default", i == 0));
     kvf_codec_info codec;
     kvf_preset_info preset;
     const char *name;
@@ -147,9 +160,8 @@ static int print_object(const list_settings *set)
     for (int32_t i = 0; kvf_preset_list(i, &preset) == KVF_OK; i++) json_array_append_new(presets, preset_object(&preset));
     for (int32_t i = 0; kvf_cpu_list(i, &name, &present) == KVF_OK; i++)
         json_array_append_new(devices, json_pack("{s:s, s:s, s:b}", "kind", "cpu", "name", name, "present", present));
-    return cli_print_json(json_pack("{s:i, s:o, s:[{s:s, s:s, s:b}], s:o, s:o}", "head_dim", (int)set->head_dim, "codecs", codecs,
-                                    "policies", "name", "none", "summary", "no tokens are dropped", "default", 1, "devices",
-                                    devices, "presets", presets));
+    return cli_print_json(json_pack("{s:i, s:o, s:o, s:o, s:o}", "head_dim", (int)set->head_dim, "codecs", codecs, "policies",
+                                    policies, "devices", devices, "presets", presets));
 }
 
 int cmd_list(int argc, char **argv)

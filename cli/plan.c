@@ -8,6 +8,7 @@
 #include <jansson.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct plan_settings {
     const char *model;
@@ -53,6 +54,16 @@ typedef struct plan_row {
     int64_t context, bytes, f16, needed;
     bool fits;
 } plan_row;
+
+/* Which blocks become empty is then known only from the data. */
+static bool policy_keeps_scores(const kv_choice *kv)
+{
+    kvf_policy_info info;
+    size_t n = strcspn(kv->evict, ":");
+    for (int32_t i = 0; kvf_policy_list(i, &info) == KVF_OK; i++)
+        if (strlen(info.name) == n && strncmp(info.name, kv->evict, n) == 0) return info.score_bytes > 0;
+    return false;
+}
 
 /* ---- sizes ----------------------------------------------------------------------------------------------------------------- */
 
@@ -192,6 +203,8 @@ static int print_table(const plan *p)
            p->shape.n_attention, (long long)p->shape.context);
     printf("K %s, V %s, sink %d, window %d: %d of %d layers folded\n", p->kv.k, p->kv.v, p->kv.sink, p->kv.recent,
            p->layers_folded, p->shape.n_layers);
+    if (p->kv.evicts)
+        printf("evict %s%s\n", p->kv.evict, policy_keeps_scores(&p->kv) ? ": sizes are the most that it can be" : "");
     printf("weights %s, host cells %s, memory available %s\n\n", cli_bytes(p->file.bytes), cli_bytes(shape_host(&p->shape)),
            cli_bytes(p->available));
     printf("  %9s  %12s  %12s  %6s  %12s  %s\n", "context", "folded", "f16", "ratio", "all needed", "fits");
@@ -233,7 +246,7 @@ static int print_object(const plan *p)
                         json_pack("{s:s, s:s, s:s?, s:s?, s:i, s:i, s:i, s:i, s:i, s:s}", "k", p->kv.k, "v", p->kv.v, "preset",
                                   p->kv.preset, "layers", p->kv.layers.data, "layers_folded", p->layers_folded,
                                   "layers_attention", p->shape.n_attention, "layers_total", p->shape.n_layers, "sink", p->kv.sink,
-                                  "window", p->kv.recent, "evict", "none"));
+                                  "window", p->kv.recent, "evict", p->kv.evict));
     return cli_print_json(o);
 }
 

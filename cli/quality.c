@@ -27,7 +27,8 @@ static const cli_option options[] = {
     CLI_HEAD("arms"),
     WORD("--kv", "ARM[,ARM...]", list,
          "caches to judge: K/V, as kivi4/kivi4, or a preset, or libllama's own, as llama-q8_0 or llama-q8_0/q4_0. A piece with = "
-         "before any : or / continues the arm before it; sink=N and window=N there hold for that arm alone (default: llama-q8_0, "
+         "before any : or / continues the arm before it; sink=N and window=N there hold for that arm alone, and evict=POLICY:... "
+         "as its last piece (default: llama-q8_0, "
          "llama-q4_0 and all presets)"),
     WORD("--arms", "FILE", arms_file, "file with more arms, one a line; # begins a comment"),
     CLI_WORDS("--kv-layer", "LAYERS=K/V", quality_settings, kv.layers,
@@ -35,6 +36,7 @@ static const cli_option options[] = {
     COUNT("--sink", kv.sink, 0, 64, NULL, "first tokens that stay exact (default: the preset's, 4)"),
     COUNT("--window --recent", kv.recent, 0, 65536, NULL, "newest tokens that stay exact (default: the preset's, 64)"),
     KV_WINDOW_TYPE(quality_settings),
+    KV_EVICT(quality_settings, "; positions are judged from where every budget of all arms binds"),
     SWITCH(CLI_ON, "--seal-each", seal_each,
            "our arms keep no window, and a query sees even the tokens of its own batch coded, itself included: comparable with "
            "caches "
@@ -86,6 +88,36 @@ static int check(quality_settings *set)
     return result_check(&set->out);
 }
 
+/* First length of the cache at which an arm's policy drops something: a block is sealed then, with the exact rows behind it. */
+static int64_t binds_at(const quality_arm *arm, const quality_settings *set)
+{
+    kvf_evict_info info;
+    const int32_t sink = arm->choice.sink, recent = set->seal_each ? 0 : arm->choice.recent;
+    int64_t n = KVF_BLOCK + recent;
+    if (arm->host || !arm->choice.evicts) return 0;
+    while (n < set->context && kvf_evict_check(arm->choice.evict, sink, recent, n, &info, NULL, 0) == KVF_OK && info.budget >= n)
+        n += KVF_BLOCK;
+    return n;
+}
+
+/* Where no policy has dropped anything yet there is nothing to judge of one. */
+static int judge_after_budgets(const quality_run *run, quality_settings *set)
+{
+    for (int i = 0; i < run->n_arms; i++) {
+        const int64_t n = binds_at(&run->arm[i], set), most = set->context - 1 - n;
+        if (set->score <= most) continue;
+        if (most < 1) {
+            cli_error("%s: a budget that does not bind within %lld tokens (-c) cannot be judged; give a larger -c or a smaller one",
+                      run->arm[i].name, (long long)set->context);
+            return CLI_USAGE;
+        }
+        cli_note("%s: its budget binds from position %lld on, so only the last %lld positions are judged", run->arm[i].name,
+                 (long long)n, (long long)most);
+        set->score = most;
+    }
+    return CLI_GO;
+}
+
 /* Context and score, now that the model is known. */
 static int choose_sizes(quality_run *run, quality_settings *set)
 {
@@ -97,9 +129,10 @@ static int choose_sizes(quality_run *run, quality_settings *set)
                   (long long)set->context, (long long)set->context - 1);
         return CLI_USAGE;
     }
+    int code = judge_after_budgets(run, set);
     run->in.context = (int32_t)set->context;
     run->in.score = (int32_t)set->score;
-    return CLI_GO;
+    return code;
 }
 
 /* ---- output ---------------------------------------------------------------------------------------------------------------- */

@@ -100,6 +100,7 @@ typedef struct quality_arm {
     int32_t at, fed;   /* the batch that its logits are of: first position, rows; fed 0: none */
     char failure[600]; /* why it could not be made or go on, "" when it could */
     double bits_code, bits_per_value;
+    int64_t evicted;      /* tokens that each head has lost to its policy at the end of a chunk */
     int64_t body;         /* tokens in packed blocks at the end of a chunk; of libllama's: all */
     quality_point *point; /* [n_points], in the order of the text */
     int64_t n_points;

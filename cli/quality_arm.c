@@ -174,6 +174,7 @@ static int prepare_fold(quality_arm *arm, const session *s, struct llama_context
     p.exact_bits = arm->choice.exact_bits;
     p.recent = set->seal_each ? 0 : arm->choice.recent; /* the window that an arm asks for is what --seal-each takes away */
     p.seal_each = set->seal_each;
+    p.evict = arm->choice.evict;
     p.cpu = arm->choice.cpu;
     p.log = on_fold_log;
     p.log_user = arm;
@@ -290,5 +291,5 @@ void quality_arm_count(quality_arm *arm)
     if (kvf_stats(kvf_llama_cache(arm->fold), &s) != KVF_OK) return;
     arm->bits_code = s.bits_code;
     arm->bits_per_value = s.bits_per_value;
-    arm->body = s.tokens_body;
+    arm->body = s.tokens_body, arm->evicted = s.tokens_evicted;
 }

@@ -128,6 +128,7 @@ static void print_cache(const session *s, const numbers *n)
     printf("  attention        cpu, %s, threads %d\n", c->cpu ? c->cpu : "", s->threads);
     printf("  tokens held      %lld: %lld sink, %lld body, %lld window\n", (long long)c->tokens, (long long)c->tokens_sink,
            (long long)c->tokens_body, (long long)c->tokens_window);
+    if (s->kv.evicts) printf("  tokens dropped   %lld of each head, by %s\n", (long long)c->tokens_evicted, s->kv.evict);
 }
 
 static void print_ratio(const char *label, int64_t bytes, int64_t f16)
@@ -172,7 +173,7 @@ static json_t *kv_object(const session *s, const numbers *n)
                      cli_json_real(n->cache.bits_per_value), "bits_code", cli_json_real(n->cache.bits_code), "bits_code_k",
                      cli_json_real(n->cache.bits_code_k), "bits_code_v", cli_json_real(n->cache.bits_code_v), "layers_folded",
                      n->host.layers_folded, "layers_total", n->host.layers_total, "not_folded", layers, "sink", s->kv.sink,
-                     "window", s->kv.recent, "evict", "none");
+                     "window", s->kv.recent, "evict", s->kv.evict);
 }
 
 static json_t *bytes_object(const numbers *n)
@@ -200,15 +201,17 @@ static json_t *turns_array(const generator *g)
 static int print_object(const generator *g, const numbers *n)
 {
     const session *s = g->s;
-    json_t *o = json_pack(
-        "{s:o, s:s%, s:I, s:I, s:o, s:o, s:{s:o, s:o}, s:{s:s, s:s?, s:i, s:n}, s:b, s:s, s:{s:I, s:I, s:I, s:I}, s:I, s:s, s:o}",
-        "model", cli_json_text(g->set->model), "text", g->text.data ? g->text.data : "", g->text.length, "prompt_tokens",
-        (json_int_t)n->prompt, "generated_tokens", (json_int_t)n->generated, "kv", kv_object(s, n), "bytes", bytes_object(n),
-        "speed", "prefill_tps", cli_json_real(n->prefill_tps), "decode_tps", cli_json_real(n->decode_tps), "device", "attend",
-        "cpu", "cpu", n->cache.cpu, "threads", s->threads, "fallback", "interrupted", n->interrupted, "stop_reason",
-        stop_name(g, n), "tokens", "sink", (json_int_t)n->cache.tokens_sink, "body", (json_int_t)n->cache.tokens_body, "window",
-        (json_int_t)n->cache.tokens_window, "held", (json_int_t)n->cache.tokens, "context", (json_int_t)s->context,
-        "chat_template", g->chat && g->chat->name[0] ? g->chat->name : "none", "turns", turns_array(g));
+    json_t *o = json_pack("{s:o, s:s%, s:I, s:I, s:o, s:o, s:{s:o, s:o}, s:{s:s, s:s?, s:i, s:n}, s:b, s:s, s:{s:I, s:I, s:I, "
+                          "s:I, s:I}, s:I, s:s, s:o}",
+                          "model", cli_json_text(g->set->model), "text", g->text.data ? g->text.data : "", g->text.length,
+                          "prompt_tokens", (json_int_t)n->prompt, "generated_tokens", (json_int_t)n->generated, "kv",
+                          kv_object(s, n), "bytes", bytes_object(n), "speed", "prefill_tps", cli_json_real(n->prefill_tps),
+                          "decode_tps", cli_json_real(n->decode_tps), "device", "attend", "cpu", "cpu", n->cache.cpu, "threads",
+                          s->threads, "fallback", "interrupted", n->interrupted, "stop_reason", stop_name(g, n), "tokens", "sink",
+                          (json_int_t)n->cache.tokens_sink, "body", (json_int_t)n->cache.tokens_body, "window",
+                          (json_int_t)n->cache.tokens_window, "held", (json_int_t)n->cache.tokens, "evicted",
+                          (json_int_t)n->cache.tokens_evicted, "context", (json_int_t)s->context, "chat_template",
+                          g->chat && g->chat->name[0] ? g->chat->name : "none", "turns", turns_array(g));
     return cli_print_json(o);
 }
 

@@ -96,6 +96,7 @@ static void fold_params(kvf_llama_params *kp, const session *s, const run_settin
     kp->sink = s->kv.sink;
     kp->recent = s->kv.recent;
     kp->exact_bits = s->kv.exact_bits;
+    kp->evict = s->kv.evict;
     kp->cpu = s->kv.cpu;
     kp->log = on_fold_log;
     kp->log_user = (void *)(uintptr_t)set; /* read only */

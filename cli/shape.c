@@ -199,6 +199,7 @@ void shape_params(const shape *s, const kv_choice *kv, kvf_params *p, kvf_layer 
     p->sink = kv->sink;
     p->recent = kv->recent;
     p->exact_bits = kv->exact_bits;
+    p->evict = kv->evict;
     p->cpu = kv->cpu;
     p->error = error;
     p->error_size = error_size;

@@ -9,7 +9,7 @@
  *   kvf_batch_begin   (sequence, position) of every row to come; refuses what cannot fit
  *   kvf_attend_*      for each layer: queries against history + the batch's own rows (the "exact tail")
  *   kvf_batch_append  for each layer: points at the batch's K and V rows, checks them, copies nothing
- *   kvf_batch_commit  stores the rows and seals whole blocks; or kvf_batch_abort: as if nothing had been
+ *   kvf_batch_commit  stores the rows, seals whole blocks, then drops rows by policy; or kvf_batch_abort: as if nothing had been
  *
  * Conventions
  * - Functions return KVF_OK (0) or a negative kvf_error. After a failure kvf_cache_error() holds a whole sentence that names
@@ -143,7 +143,9 @@ typedef struct kvf_params {
     void *log_user;
     char *error;              /* NULL, or error_size bytes where kvf_cache_create and kvf_bytes leave their sentence */
     size_t error_size;
-    int64_t reserved[6];
+    const char *evict;        /* which tokens stay, as "window:budget=1024,recent=256,sink=4" (kvf_policy_list); NULL: "none", all. Copied.
+                                 Layers with a window of their own are left alone */
+    int64_t reserved[5];
 } kvf_params;
 
 /* Fills the defaults. Layers must be set by the caller. */
@@ -196,7 +198,8 @@ KVF_API int kvf_batch_begin(kvf_cache *cache, const kvf_token *tokens, int32_t n
  * layers. Layers that share are not appended. Each other layer once, in any order. Does not allocate. */
 KVF_API int kvf_batch_append(kvf_cache *cache, int32_t layer, const kvf_view *k, const kvf_view *v, const int32_t *cells);
 
-/* Stores the staged rows, seals whole blocks, frees blocks that left a window. Fails only with KVF_E_STATE: no batch open, or a
+/* Stores the staged rows, seals whole blocks, frees blocks that left a window; last of all, for every block that was sealed, the policy
+ * drops coded rows until each head is within its budget: the sink, the rows left of it, and R newest. Fails only with KVF_E_STATE: no batch open, or a
  * layer not appended (the batch then stays open). Does not allocate. */
 KVF_API int kvf_batch_commit(kvf_cache *cache);
 
@@ -312,7 +315,8 @@ typedef struct kvf_stats_t {
     double bits_code;         /* keys and values together */
     double bits_per_value;    /* all-in: 8 * accounted / values held (0 when empty) */
     const char *cpu;          /* instruction set in use; belongs to the cache */
-    int64_t reserved[8];
+    int64_t tokens_evicted;   /* rows that the policy took from each head of the layer that lost most, over the sequences held */
+    int64_t reserved[7];
 } kvf_stats_t;
 
 KVF_API int kvf_stats(const kvf_cache *cache, kvf_stats_t *s);
@@ -336,7 +340,19 @@ typedef struct kvf_keys_t {
 /* KVF_E_ARG: no such layer; KVF_E_VERSION: wrong size. Layers that share K/V answer for their owner. */
 KVF_API int kvf_keys(const kvf_cache *cache, int32_t layer, kvf_keys_t *keys);
 
+/* What a policy did in one layer, over all sequences held. Every KV head of a layer keeps as many rows, each its own. */
+typedef struct kvf_evicted_t {
+    uint32_t size;   /* set by the caller to sizeof(kvf_evicted_t) */
+    int32_t pruned;  /* 1: the policy works on this layer; 0: there is none, or the layer has a window of its own */
+    int64_t kept;    /* rows that a head holds, exact ones included */
+    int64_t evicted; /* rows that it lost to the policy; those that were removed or left a window do not count */
+} kvf_evicted_t;
+
+/* KVF_E_ARG: no such layer; KVF_E_VERSION: wrong size. Layers that share K/V answer for their owner. */
+KVF_API int kvf_evicted(const kvf_cache *cache, int32_t layer, kvf_evicted_t *e);
+
 /* `accounted` of a cache made with p that holds one sequence of n_tokens rows (0 to 2^36) appended from position 0, before it exists.
+ * With a policy that scores rows the most that it can be: which blocks become empty depends on the scores.
  * Negative kvf_error on failure (p->error says why). */
 KVF_API int64_t kvf_bytes(const kvf_params *p, int64_t n_tokens);
 
@@ -351,6 +367,27 @@ typedef struct kvf_codec_info {
 
 /* 0 and *info filled for i < number of codecs, else KVF_E_ARG. */
 KVF_API int kvf_codec_list(int32_t i, kvf_codec_info *info);
+
+typedef struct kvf_policy_info {
+    const char *name;     /* "knorm" */
+    const char *summary;  /* one line */
+    const char *examples; /* valid specs, separated by one space */
+    int32_t score_bytes;  /* that it keeps for a token and KV head */
+} kvf_policy_info;
+
+/* 0 and *info filled for i < number of policies, else KVF_E_ARG. */
+KVF_API int kvf_policy_list(int32_t i, kvf_policy_info *info);
+
+typedef struct kvf_evict_info {
+    char canonical[96];   /* the spec with every option written out */
+    int32_t evicts;       /* 0: "none" */
+    int32_t sink, recent; /* rows that are protected at both ends */
+    int64_t budget;       /* rows that a head keeps of `tokens`; tokens when it keeps all */
+} kvf_evict_info;
+
+/* Checks a policy spec (NULL: "none") for a cache with the given sink and recent that holds `tokens`. error may be NULL. */
+KVF_API int kvf_evict_check(const char *spec, int32_t sink, int32_t recent, int64_t tokens, kvf_evict_info *info, char *error,
+                            size_t error_size);
 
 typedef struct kvf_spec_info {
     char canonical[96];   /* the spec with every option written out */

@@ -106,6 +106,7 @@ typedef struct kvf_spec {
     struct {
         char key[16], value[16];
     } option[8];
+    const char *noun; /* what error sentences call it: "codec" */
 } kvf_spec;
 
 /* May serve latent attention, where V is the first channels of K: a record of keys unfolds precisely enough to be mixed. */

@@ -50,7 +50,8 @@ typedef struct kvf_llama_params {
     int32_t keep_host_attention; /* 1: let libllama compute its own attention too (slower; a check). Default 0 */
     void (*log)(void *user, kvf_log_level level, const char *text);
     void *log_user;
-    int64_t reserved[7];
+    const char *evict;     /* which tokens stay, as in kvf_params; NULL: all */
+    int64_t reserved[6];
 } kvf_llama_params;
 
 KVF_API void kvf_llama_params_init(kvf_llama_params *p);

@@ -111,7 +111,7 @@ struct kvf_llama {
     kvf_cache *cache;
     ggml_backend_sched_eval_callback caller_callback;
     void *caller_data;
-    char *k, *v, *kv_layer, *cpu;
+    char *k, *v, *kv_layer, *cpu, *evict;
     int32_t sink, recent, keep_host_attention, seal_each, exact_bits;
     void (*log)(void *user, kvf_log_level level, const char *text);
     void *log_user;

@@ -119,7 +119,7 @@ static int create_cache(kvf_llama *h)
     p.n_layers = h->n_attn, p.layers = layers;
     if (h->sink >= 0) p.sink = h->sink;
     if (h->recent >= 0) p.recent = h->recent;
-    p.seal_each = h->seal_each;
+    p.seal_each = h->seal_each, p.evict = h->evict;
     if (h->exact_bits) p.exact_bits = h->exact_bits;
     p.max_sequences = h->n_seq, p.max_batch = h->n_batch, p.threads = most_threads(h);
     p.cpu = h->cpu, p.log = h->log, p.log_user = h->log_user, p.error = why, p.error_size = sizeof why;
@@ -193,7 +193,7 @@ void kvf_llama_free(kvf_llama **handle)
     void *memory[] = {h->attn,       h->slots,      h->tokens,  h->ids,         h->positions,  h->seqs,
                       h->seq_ptrs,   h->seq_counts, h->outputs, h->cell_memory, h->next,       h->held,
                       h->lost,       h->row_seq,    h->row_pos, h->row_saved,   h->row_output, h->saved,
-                      h->state.data, h->k,          h->v,       h->kv_layer,    h->cpu};
+                      h->state.data, h->k,          h->v,       h->kv_layer,    h->cpu,        h->evict};
     for (size_t i = 0; i < sizeof memory / sizeof *memory; i++) free(memory[i]);
     free(h);
 }

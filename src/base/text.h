@@ -15,4 +15,11 @@
  * callers need no test of their own. No argument may point into error. */
 void kvfi_sentence(char *error, size_t size, const char *format, ...) KVFI_PRINTF(3, 4);
 
+/* The first n characters of a text from outside, for error sentences: whatever is not printable must not reach a terminal. */
+enum { KVFI_SHOWN = 96 };
+typedef struct kvfi_shown {
+    char text[KVFI_SHOWN];
+} kvfi_shown;
+kvfi_shown kvfi_show(const char *text, size_t n);
+
 #endif

@@ -51,7 +51,7 @@ static int check_positions(kvf_cache *c, const kvf_token *tokens, const kvfi_run
 static int32_t seals_of(const kvf_cache *c, const kvfi_run *r)
 {
     const kvfi_sequence *s = &c->sequences[r->seq];
-    const int64_t open = (int64_t)s->open + r->count, rows = (int64_t)s->n_blocks * KVF_BLOCK + open;
+    const int64_t open = (int64_t)s->open + r->count, rows = kvfi_rows_sealed(s) + open;
     return (int32_t)kvfi_sealed(&c->g, rows, open);
 }
 

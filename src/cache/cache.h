@@ -16,6 +16,7 @@ typedef struct kvfi_sequence {
     int32_t next;         /* next position; lowered by a cut only */
     int32_t used;         /* 0: empty */
     int32_t n_blocks;     /* table rows */
+    int32_t gone;         /* blocks whose table row was taken out, as no layer held a row of theirs any more */
     int32_t table_rows;   /* capacity */
     int32_t open;         /* rows in the window */
     int32_t open_pos;     /* position of the first of them */
@@ -29,6 +30,9 @@ typedef struct kvfi_sequence {
     int32_t query_copy;   /* which copy of the query sums is the committed one */
     int32_t n_sets;
     uint32_t sets[KVFI_EPOCHS]; /* table sets, in the pool `tables` */
+    int32_t policy_end;   /* the policy has dropped rows knowing of those before this position; 0: none yet */
+    int32_t *left_to;     /* [n_stores] last position that was freed because it left that store's window; -1: none */
+    int32_t *evicted;     /* [n_stores] rows that each head has lost to the policy */
     int32_t *first_block; /* [n_stores] blocks before it have left that store's window and are freed */
     uint64_t *open_dead;  /* bit i of the open rows: removed; window_rows / 64 words */
 } kvfi_sequence;
@@ -130,6 +134,37 @@ static inline uint64_t *kvfi_row_valid(const kvf_cache *c, uint8_t *row)
     return (uint64_t *)(void *)(row + c->g.row_valid);
 }
 
+/* Scores of a table row's 64 rows of one head of a store that evicts; NULL: the policy keeps none. */
+static inline uint16_t *kvfi_row_scores(const kvf_cache *c, uint8_t *row, const kvfi_store *st, int32_t head)
+{
+    if (!c->g.n_scored) return NULL;
+    return (uint16_t *)(void *)(row + c->g.row_scores) + (size_t)(st->first_score + head) * KVF_BLOCK;
+}
+
+/* Rows of a sequence up to the open ones, counted by blocks sealed: what decides about sealing and estimates. */
+static inline int64_t kvfi_rows_sealed(const kvfi_sequence *s)
+{
+    return ((int64_t)s->gone + s->n_blocks) * KVF_BLOCK;
+}
+
+static inline int32_t kvfi_popcount(uint64_t x)
+{
+    x -= x >> 1 & 0x5555555555555555u;
+    x = (x & 0x3333333333333333u) + (x >> 2 & 0x3333333333333333u);
+    return (int32_t)(((x + (x >> 4)) & 0x0f0f0f0f0f0f0f0fu) * 0x0101010101010101u >> 56);
+}
+
+/* Bit i: row i of 64, of which the first has position `first`, lies in [p0, p1). */
+static inline uint64_t kvfi_range_bits(int64_t first, int64_t p0, int64_t p1)
+{
+    int64_t lo = p0 - first, hi = p1 - first;
+    lo = lo < 0 ? 0 : lo > KVF_BLOCK ? KVF_BLOCK : lo;
+    hi = hi < 0 ? 0 : hi > KVF_BLOCK ? KVF_BLOCK : hi;
+    if (lo >= hi) return 0;
+    uint64_t below_hi = hi == KVF_BLOCK ? ~(uint64_t)0 : ((uint64_t)1 << hi) - 1;
+    return below_hi & ~(((uint64_t)1 << lo) - 1);
+}
+
 /* Blocks beyond the tokens reserved, for each sequence: a deep cut leaves a block partly empty, and its rest counts as free. */
 enum { KVFI_SPARE_BLOCKS = 8 };
 
@@ -141,6 +176,15 @@ int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t rows);
 
 /* Stores the batch of every store and run (all checked before; cannot fail). */
 void kvfi_seal_batch(kvf_cache *c);
+
+/* The policy (evict.c): scores the rows of the block that table row `row` describes, x[64][dim] of one head; and, after a run was
+ * stored, drops rows for each of the `seals` blocks that it sealed, in their order, and gives back blocks and table rows that hold
+ * nothing any more, be it for the policy or because they left a window. */
+void kvfi_score_rows(kvf_cache *c, const kvfi_store *st, uint8_t *row, int32_t head, const float *x);
+void kvfi_evict_rows(kvf_cache *c, kvfi_sequence *s, int32_t seals);
+
+/* After blocks were cut short or went away. */
+void kvfi_count_wasted(const kvf_cache *c, kvfi_sequence *s);
 
 /* What is said of keys (keys.c): x[64][dim] of one head of the first block that is sealed; and once they are all known. */
 void kvfi_watch_keys(const kvf_cache *c, kvfi_store *st, const float *x);

@@ -55,10 +55,10 @@ const char *kvf_cache_error(const kvf_cache *c)
     X(attend.partials, (size_t)g->max_parts * g->partial_bytes, uint8_t)                                                        \
     X(attend.slots, (size_t)g->threads * g->slot_bytes, uint8_t)
 
-/* At the front of the region, for each sequence: open_dead[window_rows / 64], first_block[n_stores]. */
+/* At the front of the region, for each sequence: open_dead[window_rows / 64]; first_block, left_to, evicted, each [n_stores]. */
 static size_t sequence_arrays(const kvfi_geometry *g)
 {
-    return (size_t)g->window_rows / KVF_BLOCK * sizeof(uint64_t) + kvfi_round_up((size_t)g->n_stores * sizeof(int32_t), 8);
+    return (size_t)g->window_rows / KVF_BLOCK * sizeof(uint64_t) + kvfi_round_up(3 * (size_t)g->n_stores * sizeof(int32_t), 8);
 }
 
 static size_t region_bytes(const kvfi_geometry *g)
@@ -91,6 +91,8 @@ static void place_fixed(kvf_cache *c)
         uint8_t *arrays = c->fixed + (size_t)i * sequence_arrays(g);
         c->sequences[i].open_dead = (uint64_t *)(void *)arrays;
         c->sequences[i].first_block = (int32_t *)(void *)(arrays + (size_t)g->window_rows / KVF_BLOCK * sizeof(uint64_t));
+        c->sequences[i].left_to = c->sequences[i].first_block + g->n_stores;
+        c->sequences[i].evicted = c->sequences[i].left_to + g->n_stores;
     }
     for (int i = 0; i < g->threads; i++) atomic_flag_clear(&c->attend.slot_busy[i]);
 }
@@ -162,13 +164,15 @@ void kvf_cache_free(kvf_cache **cache)
 
 /* ---- reserve -------------------------------------------------------------------------------------------------------------- */
 
-/* Blocks that a store can need: never more than the sealed rows; a windowed one keeps its window, and during a commit also what
- * one batch seals before the oldest go. */
+/* Blocks that a store can need: never more than the sealed rows; a windowed one keeps its window, one that evicts without scores its
+ * budget, and during a commit also what one batch seals before the oldest go. */
 static uint64_t blocks_needed(const kvfi_geometry *g, const kvfi_store *s, int64_t tokens, int32_t sequences, int32_t batch)
 {
-    uint64_t all = (uint64_t)tokens / KVF_BLOCK + (uint64_t)sequences * KVFI_SPARE_BLOCKS;
-    if (!s->window) return all;
-    uint64_t kept = ((uint64_t)s->window + (uint64_t)g->keep + (uint64_t)batch) / KVF_BLOCK + 3;
+    uint64_t all = (uint64_t)tokens / KVF_BLOCK + (uint64_t)sequences * KVFI_SPARE_BLOCKS, kept = all;
+    const uint64_t sealing = (uint64_t)batch / KVF_BLOCK + 3;
+    if (s->window) kept = ((uint64_t)s->window + (uint64_t)g->keep) / KVF_BLOCK + sealing;
+    else if (s->evicts && !g->evict.policy->score)
+        kept = (uint64_t)kvfi_evict_budget(&g->evict, tokens) / KVF_BLOCK + sealing + KVFI_SPARE_BLOCKS;
     return kept * (uint64_t)sequences < all ? kept * (uint64_t)sequences : all;
 }
 

@@ -13,13 +13,32 @@ int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows, int64_t open)
     return open - g->recent >= KVF_BLOCK && rows >= g->first_seal ? (open - g->recent) / KVF_BLOCK : 0;
 }
 
-int64_t kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next)
+/* Policy without scores: the protected first rows, and the newest. */
+static kvfi_kept newest_blocks(const kvfi_geometry *g, int64_t sealed)
 {
-    if (!s->window) return sealed;
+    const int64_t rows = sealed * KVF_BLOCK, coded_sink = g->evict.sink - g->sink;
+    int64_t newest = kvfi_budget_at(g, 0, rows - KVF_BLOCK) - g->recent - g->sink - coded_sink;
+    if (newest > rows - g->evict.sink) newest = rows - g->evict.sink;
+    if (newest < 0) newest = 0;
+    int64_t head = coded_sink ? (g->evict.sink + KVF_BLOCK - 1) / KVF_BLOCK : 0;
+    if (head > sealed) head = sealed;
+    int64_t tail = newest ? (rows - newest) / KVF_BLOCK : sealed;
+    return (kvfi_kept){head, tail < head ? head : tail};
+}
+
+kvfi_kept kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next)
+{
+    if (s->evicts && !g->evict.policy->score && sealed) return newest_blocks(g, sealed);
+    if (!s->window) return (kvfi_kept){0, 0};
     /* Block b is freed when 64 b + 63 <= next - keep - window. */
     int64_t reach = next - g->keep - s->window - (KVF_BLOCK - 1);
     int64_t freed = reach < 0 ? 0 : reach / KVF_BLOCK + 1;
-    return freed < sealed ? sealed - freed : 0;
+    return (kvfi_kept){0, freed < sealed ? freed : sealed};
+}
+
+int64_t kvfi_budget_at(const kvfi_geometry *g, int64_t start, int64_t first)
+{
+    return kvfi_evict_budget(&g->evict, first + KVF_BLOCK + g->recent - start);
 }
 
 #define CHECK(condition, ...)                                                                                                   \
@@ -266,6 +285,17 @@ static void lay_out_estimates(kvfi_geometry *g, size_t *at)
     g->sums_bytes = *at - g->sums_offset;
 }
 
+/* Which stores the policy works on, and where their scores lie: known once every layer that shares a store is. */
+static void setup_eviction(kvfi_geometry *g)
+{
+    for (int i = 0; i < g->n_stores; i++) {
+        kvfi_store *s = &g->stores[i];
+        s->evicts = kvfi_evicts(&g->evict) && !s->window;
+        s->first_score = g->n_scored;
+        if (s->evicts && g->evict.policy->score) g->n_scored += s->kv_heads;
+    }
+}
+
 static void lay_out_sequence(kvfi_geometry *g)
 {
     size_t at = 0, window = (size_t)g->window_rows, sink = (size_t)g->sink;
@@ -281,7 +311,8 @@ static void lay_out_sequence(kvfi_geometry *g)
     g->sequence_bytes = at;
     g->row_ids = 8;
     g->row_valid = kvfi_round_up(g->row_ids + 4 * (size_t)g->n_stores, 8);
-    g->row_bytes = g->row_valid + 8 * (size_t)g->n_heads;
+    g->row_scores = g->row_valid + 8 * (size_t)g->n_heads;
+    g->row_bytes = g->row_scores + (size_t)g->n_scored * KVF_BLOCK * sizeof(uint16_t);
 }
 
 static size_t max_size(size_t a, size_t b)
@@ -349,7 +380,8 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
         kvfi_sentence(error, error_size, "cpu is an empty name; allowed are NULL (the best present) or a name, as scalar");
         return KVF_E_UNSUPPORTED;
     }
-    rc = kvfi_kernels_select(p->cpu, &g->kernels, error, error_size);
+    rc = kvfi_evict_setup(p->evict, p->sink, p->recent, &g->evict, error, error_size);
+    if (!rc) rc = kvfi_kernels_select(p->cpu, &g->kernels, error, error_size);
     if (rc) return rc;
     g->n_layers = p->n_layers, g->sink = p->sink, g->recent = p->recent, g->keep = p->window_keep, g->seal_each = p->seal_each;
     g->exact_bits = p->exact_bits;
@@ -374,6 +406,7 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
         kvfi_geometry_free(g, a);
         return rc;
     }
+    setup_eviction(g);
     lay_out_sequence(g);
     lay_out_scratch(g);
     lay_out_coded(g);

@@ -8,6 +8,7 @@
 #include "calib/self.h"
 #include "codec/codec.h"
 #include "cpu/kernels.h"
+#include "evict/policy.h"
 
 enum {
     KVFI_VECTORS = 64, /* most query vectors that one part handles at a time: its scores fill 16 KiB of L1 */
@@ -23,6 +24,8 @@ typedef struct kvfi_store {
     int32_t v_in_k;
     int32_t window;       /* the widest among the layers that read it; 0: everything */
     int32_t first_head;   /* its first validity word in a table row */
+    int32_t evicts;       /* the policy drops rows of it: it has no window of its own */
+    int32_t first_score;  /* its first head among those whose scores are kept */
     size_t record_bytes;  /* one head of one block: K record, then V record */
     size_t block_bytes;   /* kv_heads records */
     size_t k_row, v_row;  /* bytes of one exact row of one head */
@@ -58,6 +61,8 @@ typedef struct kvfi_geometry {
     int32_t exact_bits;    /* of exact rows: 16 or 8 (rows.h) */
     int32_t max_sequences, max_batch, threads;
     int32_t window_rows;   /* exact rows a sequence has room for: R + 63 rounded up to whole blocks */
+    kvfi_evict evict;
+    int32_t n_scored;      /* KV heads whose rows have a score that is kept */
     int32_t n_heads;       /* KV heads over all stores: validity words of a block */
     kvfi_layer *layers;
     kvfi_store *stores;
@@ -69,8 +74,9 @@ typedef struct kvfi_geometry {
     size_t matrices_bytes;
     size_t table_bytes;    /* of one table set, all stores; 0: no store estimates anything */
     size_t sums_offset, sums_bytes; /* the sums of a sequence, contiguous in its exact store */
-    /* A row of a sequence's block table: int32 first position, then ids[n_stores], then validity[n_heads]. */
-    size_t row_ids, row_valid, row_bytes;
+    /* A row of a sequence's block table: int32 first position and epoch, then ids[n_stores], validity[n_heads], uint16
+       scores[n_scored][64]. */
+    size_t row_ids, row_valid, row_scores, row_bytes;
     size_t sequence_bytes; /* exact store of one sequence */
     /* Scratch of one thread inside attention: offsets and size; see attend.c. */
     size_t slot_q, slot_rotated, slot_prepared, slot_scores, slot_bias, slot_acc, slot_acc_rotated, slot_tile_k, slot_tile_v, slot_rows_k, slot_rows_v, slot_bytes;
@@ -88,14 +94,21 @@ typedef struct kvfi_geometry {
 /* Blocks to seal when the last `open` of a sequence's `rows` rows are not sealed yet. */
 int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows, int64_t open);
 
-/* Blocks that a store keeps of a sequence with `sealed` blocks whose next position is `next` (first position 0). */
-int64_t kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next);
+/* Blocks that a store keeps of a sequence with `sealed` blocks whose next position is `next` (first position 0): the first `head` and
+ * those from `tail` on. With a policy that keeps scores the most that it can be. */
+typedef struct kvfi_kept {
+    int64_t head, tail;
+} kvfi_kept;
+kvfi_kept kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next);
 
 /* May a block whose last position is `last` be freed when the next position is `next`? */
 static inline int kvfi_left_window(const kvfi_geometry *g, const kvfi_store *s, int64_t last, int64_t next)
 {
     return s->window && last <= next - g->keep - s->window;
 }
+
+/* Rows that a head keeps when the block that begins at `first` of a sequence from `start` on is sealed: R more are present then. */
+int64_t kvfi_budget_at(const kvfi_geometry *g, int64_t start, int64_t first);
 
 /* Checks p and fills g. On failure returns a kvf_error with a sentence in error and g is empty. */
 int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocator *a, char *error, size_t error_size);

@@ -11,7 +11,7 @@
 /* Index of the first row of the run in its sequence. */
 static int64_t first_row(const kvfi_sequence *s)
 {
-    return (int64_t)s->n_blocks * KVF_BLOCK + s->open;
+    return kvfi_rows_sealed(s) + s->open;
 }
 
 static int learns(const kvf_cache *c, const kvfi_sequence *s)

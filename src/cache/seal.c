@@ -119,8 +119,10 @@ static void keep_open(const kvfi_open_rows *o, int32_t seals, int32_t heads)
         }
 }
 
-static void free_left(kvf_cache *c, kvfi_sequence *s, int32_t next)
+/* How many blocks, over all stores, have left their window. */
+static int32_t free_left(kvf_cache *c, kvfi_sequence *s, int32_t next)
 {
+    int32_t left = 0;
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
         for (int32_t *b = &s->first_block[i]; *b < s->n_blocks; ++*b) {
@@ -129,15 +131,18 @@ static void free_left(kvf_cache *c, kvfi_sequence *s, int32_t next)
             if (!kvfi_left_window(&c->g, st, (int64_t)*kvfi_row_first(row) + KVF_BLOCK - 1, next)) break;
             if (*id != KVFI_NO_BLOCK) kvfi_pool_drop(&c->pools[i], &c->a, *id, 0);
             *id = KVFI_NO_BLOCK;
+            s->left_to[i] = *kvfi_row_first(row) + KVF_BLOCK - 1;
+            left++;
         }
     }
+    return left;
 }
 
 /* The table row of a block about to be sealed: positions, validity (dead rows and sink rows cleared), blocks taken. */
 static void open_row(kvf_cache *c, kvfi_sequence *s, int32_t j, int32_t next)
 {
-    int32_t b = s->n_blocks + j;
-    uint8_t *row = kvfi_row(c, s, b);
+    int32_t b = s->gone + s->n_blocks + j;
+    uint8_t *row = kvfi_row(c, s, s->n_blocks + j);
     uint64_t dead = j < c->g.window_rows / KVF_BLOCK ? s->open_dead[j] : 0;
     uint64_t alive = ~dead;
     int32_t epoch = kvfi_epoch_of((int64_t)(b + 1) * KVF_BLOCK + c->g.recent);
@@ -165,6 +170,7 @@ static void seal_side(const kvfi_open_rows *o, const kvf_part *part, int store, 
         for (int32_t h = 0; h < heads; h++) {
             load_block(o, j * KVF_BLOCK, h, x);
             if (part->side == KVF_K && !c->keys_known && j == 0) kvfi_watch_keys(c, &c->g.stores[store], x);
+            if (part->side == KVF_K && c->g.stores[store].evicts) kvfi_score_rows(c, &c->g.stores[store], row, h, x);
             if (part->side == KVF_K && c->g.stores[store].self) apply_stages(c, o->s, &c->g.stores[store], row, h, x);
             part->codec->encode(part, x, kvfi_pool_data(&c->pools[store], id) + (size_t)h * c->g.stores[store].record_bytes + offset);
         }
@@ -177,7 +183,7 @@ static void seal_store(kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, 
     const kvfi_store *st = &c->g.stores[store];
     float *x = (float *)(void *)(c->attend.slots + c->g.slot_tile_k); /* no attention is open */
     kvfi_open_rows k = kvfi_open_keys(c, s, r, store), v = open_values(c, s, r, store);
-    int new_sink = s->n_blocks == 0 && r->seals > 0 && c->g.sink;
+    int new_sink = s->gone + s->n_blocks == 0 && r->seals > 0 && c->g.sink;
     if (new_sink) fill_sink(&k, c->g.sink, st->kv_heads, s->exact + st->sink_k);
     if (new_sink && !st->v_in_k) fill_sink(&v, c->g.sink, st->kv_heads, s->exact + st->sink_v);
     seal_side(&k, &st->k, store, r->seals, st->kv_heads, 0, x);
@@ -203,14 +209,16 @@ void kvfi_seal_batch(kvf_cache *c)
         if (!s->used) {
             s->start = s->next = s->open_pos = c->batch.tokens[c->batch.order[r->first]].pos;
             s->used = 1, s->open_slot = 0;
+            for (int store = 0; store < c->g.n_stores; store++) s->left_to[store] = -1;
         }
         kvfi_learn_rows(c, s, r);
         int32_t next = s->next + r->count;
-        free_left(c, s, next);
+        int32_t left = free_left(c, s, next);
         for (int32_t j = 0; j < r->seals; j++) open_row(c, s, j, next);
         for (int store = 0; store < c->g.n_stores; store++) seal_store(c, s, r, store);
         if (r->seals && !c->keys_known) c->keys_known = 1, kvfi_say_risky(c);
         advance_sequence(c, s, r);
-        free_left(c, s, next); /* steps over blocks that left before they were sealed */
+        left += free_left(c, s, next); /* steps over blocks that left before they were sealed */
+        if (kvfi_evicts(&c->g.evict) && r->seals + left) kvfi_evict_rows(c, s, r->seals);
     }
 }

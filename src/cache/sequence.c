@@ -36,8 +36,8 @@ static int check_windows(kvf_cache *c, const kvfi_sequence *s, int32_t seq, int3
 {
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
-        if (!st->window || !s->first_block[i]) continue;
-        int64_t gone = (int64_t)*kvfi_row_first(kvfi_row(c, s, s->first_block[i] - 1)) + KVF_BLOCK - 1;
+        const int64_t gone = s->left_to[i];
+        if (!st->window || gone < 0) continue;
         if (gone > (int64_t)p0 - st->window)
             return kvfi_fail(c, KVF_E_UNSUPPORTED,
                              "sequence %d cannot be cut at position %d: layer %d has a window of %d and has freed rows up to position "
@@ -50,7 +50,7 @@ static int check_windows(kvf_cache *c, const kvfi_sequence *s, int32_t seq, int3
 /* How many rows precede a position of the window, or a coded one counted by its block. */
 static int64_t row_index(const kvfi_sequence *s, int32_t pos)
 {
-    return (int64_t)s->n_blocks * KVF_BLOCK + pos - s->open_pos;
+    return kvfi_rows_sealed(s) + pos - s->open_pos;
 }
 
 int kvf_can(kvf_cache *c, kvf_ability what, int32_t seq, int32_t pos)
@@ -72,7 +72,13 @@ int kvf_can(kvf_cache *c, kvf_ability what, int32_t seq, int32_t pos)
                   (int)pos, KVFI_EPOCH_LAST);
         return 0;
     }
-    if (what == KVF_CAN_RM || pos >= s->open_pos || cut_in_sink(c, s, pos)) return 1;
+    if (what == KVF_CAN_RM || cut_in_sink(c, s, pos)) return 1;
+    if (pos < s->policy_end) {
+        kvfi_fail(c, KVF_E_UNSUPPORTED, "sequence %d: the policy has dropped rows knowing of those up to position %d; a cut at %d does not "
+                  "bring them back", (int)seq, (int)s->policy_end - 1, (int)pos);
+        return 0;
+    }
+    if (pos >= s->open_pos) return 1;
     kvfi_fail(c, KVF_E_UNSUPPORTED, "sequence %d: rows from position %d to %d are coded; a cut there keeps them so", (int)seq, (int)pos,
               (int)s->open_pos - 1);
     return 0;
@@ -103,9 +109,17 @@ static void drop_blocks_from(kvf_cache *c, kvfi_sequence *s, int32_t block)
         if (s->first_block[i] > s->n_blocks) s->first_block[i] = s->n_blocks;
 }
 
-static void clear_sequence(kvf_cache *c, kvfi_sequence *s)
+/* A sequence of which nothing is coded: no policy has worked on it, no window has moved over it. */
+static void drop_all_blocks(kvf_cache *c, kvfi_sequence *s)
 {
     drop_blocks_from(c, s, 0);
+    s->gone = s->policy_end = 0;
+    for (int i = 0; i < c->g.n_stores; i++) s->left_to[i] = -1, s->evicted[i] = 0;
+}
+
+static void clear_sequence(kvf_cache *c, kvfi_sequence *s)
+{
+    drop_all_blocks(c, s);
     clear_open(c, s, 0);
     s->used = s->has_sink = s->wasted = 0, s->sink_alive = 0;
     kvfi_forget_sets(c, s);
@@ -119,21 +133,10 @@ static void clear_sequence(kvf_cache *c, kvfi_sequence *s)
     }
 }
 
-/* Bits of 64 rows that start at `first` and lie in [p0, p1). */
-static uint64_t range_bits(int64_t first, int64_t p0, int64_t p1)
-{
-    int64_t lo = p0 - first, hi = p1 - first;
-    lo = lo < 0 ? 0 : lo > KVF_BLOCK ? KVF_BLOCK : lo;
-    hi = hi < 0 ? 0 : hi > KVF_BLOCK ? KVF_BLOCK : hi;
-    if (lo >= hi) return 0;
-    uint64_t below_hi = hi == KVF_BLOCK ? ~(uint64_t)0 : ((uint64_t)1 << hi) - 1;
-    return below_hi & ~(((uint64_t)1 << lo) - 1);
-}
-
 /* Marks the rows of a block dead; a block without a living row gives its memory back. */
 static void kill_in_block(kvf_cache *c, uint8_t *row, int64_t p0, int64_t p1)
 {
-    uint64_t dead = range_bits(*kvfi_row_first(row), p0, p1);
+    uint64_t dead = kvfi_range_bits(*kvfi_row_first(row), p0, p1);
     if (!dead) return;
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
@@ -149,17 +152,17 @@ static void kill_in_block(kvf_cache *c, uint8_t *row, int64_t p0, int64_t p1)
 static void kill_range(kvf_cache *c, kvfi_sequence *s, int64_t p0, int64_t p1)
 {
     for (int32_t b = 0; b < s->n_blocks; b++) kill_in_block(c, kvfi_row(c, s, b), p0, p1);
-    if (s->has_sink) s->sink_alive &= ~range_bits(s->start, p0, p1);
+    if (s->has_sink) s->sink_alive &= ~kvfi_range_bits(s->start, p0, p1);
     for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++) {
         int64_t first = (int64_t)s->open_pos + w * KVF_BLOCK, end = (int64_t)s->open_pos + s->open;
-        s->open_dead[w] |= range_bits(first, p0, p1 < end ? p1 : end);
+        s->open_dead[w] |= kvfi_range_bits(first, p0, p1 < end ? p1 : end);
     }
 }
 
 /* All rows that stay are in the sink: they become the window again, as in a sequence that never was longer. */
 static void reopen_from_sink(kvf_cache *c, kvfi_sequence *s, int32_t rows)
 {
-    drop_blocks_from(c, s, 0);
+    drop_all_blocks(c, s);
     clear_open(c, s, s->start);
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
@@ -175,16 +178,17 @@ static void reopen_from_sink(kvf_cache *c, kvfi_sequence *s, int32_t rows)
 static void cut_open(kvf_cache *c, kvfi_sequence *s, int32_t rows)
 {
     s->open = rows;
-    for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++) s->open_dead[w] &= range_bits((int64_t)w * KVF_BLOCK, 0, rows);
+    for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++) s->open_dead[w] &= kvfi_range_bits((int64_t)w * KVF_BLOCK, 0, rows);
 }
 
-/* Room in blocks behind the positions where later blocks, or the window, take over. */
-static void count_wasted(kvf_cache *c, kvfi_sequence *s)
+/* Room in blocks behind the positions where later blocks, or the window, take over. Between two blocks others may be gone. */
+void kvfi_count_wasted(const kvf_cache *c, kvfi_sequence *s)
 {
     s->wasted = 0;
     for (int32_t b = 0; b < s->n_blocks; b++) {
         int32_t following = b + 1 < s->n_blocks ? *kvfi_row_first(kvfi_row(c, s, b + 1)) : s->open_pos;
-        s->wasted += *kvfi_row_first(kvfi_row(c, s, b)) + KVF_BLOCK - following;
+        int32_t end = *kvfi_row_first(kvfi_row(c, s, b)) + KVF_BLOCK;
+        s->wasted += end > following ? end - following : 0;
     }
 }
 
@@ -198,11 +202,11 @@ static void cut(kvf_cache *c, kvfi_sequence *s, int32_t p0)
     } else {
         int32_t keep = s->n_blocks;
         kill_range(c, s, p0, (int64_t)s->next);
-        while (keep > 1 && *kvfi_row_first(kvfi_row(c, s, keep - 1)) >= p0) keep--;
+        while (keep > 0 && *kvfi_row_first(kvfi_row(c, s, keep - 1)) >= p0) keep--;
         drop_blocks_from(c, s, keep);
         clear_open(c, s, p0);
     }
-    count_wasted(c, s);
+    kvfi_count_wasted(c, s);
     s->next = p0;
 }
 
@@ -265,9 +269,11 @@ int kvf_seq_cp(kvf_cache *c, int32_t src, int32_t dst)
     kvfi_sequence own = *to; /* its memory */
     *to = *from;
     to->table = own.table, to->table_rows = own.table_rows, to->exact = own.exact;
-    to->open_dead = own.open_dead, to->first_block = own.first_block;
+    to->open_dead = own.open_dead, to->first_block = own.first_block, to->left_to = own.left_to, to->evicted = own.evicted;
     memcpy(to->open_dead, from->open_dead, (size_t)c->g.window_rows / 8);
     memcpy(to->first_block, from->first_block, (size_t)c->g.n_stores * sizeof *to->first_block);
+    memcpy(to->left_to, from->left_to, (size_t)c->g.n_stores * sizeof *to->left_to);
+    memcpy(to->evicted, from->evicted, (size_t)c->g.n_stores * sizeof *to->evicted);
     if (from->n_blocks) memcpy(to->table, from->table, (size_t)from->n_blocks * c->g.row_bytes);
     memcpy(to->exact, from->exact, c->g.sequence_bytes);
     for (int32_t e = 0; e < to->n_sets; e++) kvfi_pool_share(&c->tables, to->sets[e]);

@@ -5,26 +5,22 @@
 
 #include <string.h>
 
-static int64_t popcount(uint64_t x)
+/* A store of a full-attention layer; of a windowed one when there is no other. */
+static int full_store(const kvf_cache *c)
 {
-    int64_t n = 0;
-    for (; x; x &= x - 1) n++;
-    return n;
+    for (int i = 0; i < c->g.n_stores; i++)
+        if (!c->g.stores[i].window) return i;
+    return 0;
 }
 
-/* Living rows of the packed blocks as a full-attention layer holds them (a windowed one when there is no other). */
-static int64_t body_rows(const kvf_cache *c, const kvfi_sequence *s)
+/* Living rows of the packed blocks as a store holds them; every head has as many. */
+static int64_t body_rows(const kvf_cache *c, const kvfi_sequence *s, int store)
 {
-    int store = 0;
-    for (int i = 0; i < c->g.n_stores; i++)
-        if (!c->g.stores[i].window) {
-            store = i;
-            break;
-        }
     int64_t rows = 0;
     for (int32_t b = 0; b < s->n_blocks; b++) {
         uint8_t *row = kvfi_row(c, s, b);
-        if (kvfi_row_ids(c, row)[store] != KVFI_NO_BLOCK) rows += popcount(kvfi_row_valid(c, row)[c->g.stores[store].first_head]);
+        if (kvfi_row_ids(c, row)[store] != KVFI_NO_BLOCK)
+            rows += kvfi_popcount(kvfi_row_valid(c, row)[c->g.stores[store].first_head]);
     }
     return rows;
 }
@@ -32,17 +28,17 @@ static int64_t body_rows(const kvf_cache *c, const kvfi_sequence *s)
 static int64_t window_rows(const kvf_cache *c, const kvfi_sequence *s)
 {
     int64_t rows = s->open;
-    for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++) rows -= popcount(s->open_dead[w]);
+    for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++) rows -= kvfi_popcount(s->open_dead[w]);
     return rows;
 }
 
 /* Living rows among the first S, in the sink or still in the window. */
 static int64_t sink_rows(const kvf_cache *c, const kvfi_sequence *s)
 {
-    if (s->has_sink) return popcount(s->sink_alive);
+    if (s->has_sink) return kvfi_popcount(s->sink_alive);
     if (s->n_blocks || !c->g.sink) return 0;
     int32_t rows = s->open < c->g.sink ? s->open : c->g.sink;
-    return rows ? popcount(~s->open_dead[0] & ~(uint64_t)0 >> (KVF_BLOCK - rows)) : 0;
+    return rows ? kvfi_popcount(~s->open_dead[0] & ~(uint64_t)0 >> (KVF_BLOCK - rows)) : 0;
 }
 
 /* Values of one row of a store: keys and values of all heads. */
@@ -139,6 +135,29 @@ static int32_t folded_layers(const kvfi_geometry *g)
     return n;
 }
 
+static int64_t most_evicted(const kvf_cache *c, const kvfi_sequence *s)
+{
+    int64_t most = 0;
+    for (int i = 0; i < c->g.n_stores; i++)
+        if (s->evicted[i] > most) most = s->evicted[i];
+    return most;
+}
+
+int kvf_evicted(const kvf_cache *c, int32_t layer, kvf_evicted_t *e)
+{
+    if (!c || !e || layer < 0 || layer >= c->g.n_layers) return KVF_E_ARG;
+    if (e->size != sizeof *e) return KVF_E_VERSION;
+    const int32_t store = c->g.layers[layer].store;
+    *e = (kvf_evicted_t){.size = sizeof *e, .pruned = c->g.stores[store].evicts};
+    for (int i = 0; i < c->g.max_sequences; i++) {
+        const kvfi_sequence *s = &c->sequences[i];
+        if (!s->used) continue;
+        e->kept += body_rows(c, s, store) + window_rows(c, s) + (s->has_sink ? kvfi_popcount(s->sink_alive) : 0);
+        e->evicted += s->evicted[store];
+    }
+    return KVF_OK;
+}
+
 int kvf_stats(const kvf_cache *c, kvf_stats_t *s)
 {
     if (!c || !s) return KVF_E_ARG;
@@ -151,8 +170,9 @@ int kvf_stats(const kvf_cache *c, kvf_stats_t *s)
         s->sequences++;
         int64_t sink = sink_rows(c, q);
         s->tokens_sink += sink;
-        s->tokens_body += body_rows(c, q);
+        s->tokens_body += body_rows(c, q, full_store(c));
         s->tokens_window += window_rows(c, q) - (q->has_sink ? 0 : sink);
+        s->tokens_evicted += most_evicted(c, q);
         values += sequence_values(c, q);
     }
     s->tokens = s->tokens_sink + s->tokens_body + s->tokens_window;
@@ -165,15 +185,30 @@ int kvf_stats(const kvf_cache *c, kvf_stats_t *s)
     return KVF_OK;
 }
 
+/* Rows of the block table: without a policy every sealed block has one, else those of which a layer keeps something. */
+static int64_t table_rows(const kvfi_geometry *g, int64_t sealed, int64_t rows)
+{
+    int64_t head = 0, tail = sealed;
+    if (!kvfi_evicts(&g->evict)) return sealed;
+    for (int i = 0; i < g->n_stores; i++) {
+        const kvfi_kept k = kvfi_kept_blocks(g, &g->stores[i], sealed, rows);
+        if (k.head > head) head = k.head;
+        if (k.tail < tail) tail = k.tail;
+    }
+    return tail < head ? sealed : head + sealed - tail;
+}
+
 static int64_t bytes_of(const kvfi_geometry *g, int64_t rows)
 {
     int64_t sealed = kvfi_sealed(g, rows, rows), sum = (int64_t)g->fixed_bytes;
     if (!rows) return sum;
-    sum += (int64_t)g->sequence_bytes + sealed * (int64_t)g->row_bytes;
+    sum += (int64_t)g->sequence_bytes + table_rows(g, sealed, rows) * (int64_t)g->row_bytes;
     if (g->table_bytes)
         for (int e = 0; e < KVFI_EPOCHS && KVFI_EPOCH_FIRST << e <= rows; e++) sum += (int64_t)g->table_bytes + KVFI_BLOCK_META;
-    for (int i = 0; i < g->n_stores; i++)
-        sum += kvfi_kept_blocks(g, &g->stores[i], sealed, rows) * (int64_t)(g->stores[i].block_bytes + KVFI_BLOCK_META);
+    for (int i = 0; i < g->n_stores; i++) {
+        const kvfi_kept k = kvfi_kept_blocks(g, &g->stores[i], sealed, rows);
+        sum += (k.head + sealed - k.tail) * (int64_t)(g->stores[i].block_bytes + KVFI_BLOCK_META);
+    }
     return sum;
 }
 
@@ -203,8 +238,8 @@ static uint64_t hash_blocks(const kvf_cache *c, const kvfi_sequence *s, uint64_t
 {
     for (int32_t b = 0; b < s->n_blocks; b++) {
         uint8_t *row = kvfi_row(c, s, b);
-        h = mix(h, kvfi_row_first(row), 2 * sizeof(int32_t)); /* and the epoch */
-        h = mix(h, kvfi_row_valid(c, row), 8 * (size_t)c->g.n_heads);
+        h = mix(h, kvfi_row_first(row), 2 * sizeof(int32_t));                /* and the epoch */
+        h = mix(h, kvfi_row_valid(c, row), c->g.row_bytes - c->g.row_valid); /* and the scores */
         for (int i = 0; i < c->g.n_stores; i++) {
             uint32_t id = kvfi_row_ids(c, row)[i];
             if (id != KVFI_NO_BLOCK) h = mix(h, kvfi_pool_data(&c->pools[i], id), c->g.stores[i].block_bytes);
@@ -234,7 +269,7 @@ uint64_t kvfi_cache_hash(const kvf_cache *c, int32_t seq)
 {
     const kvfi_sequence *s = &c->sequences[seq];
     uint64_t h = 0xcbf29ce484222325u;
-    int32_t fields[] = {s->used, s->start, s->next, s->n_blocks, s->open, s->open_pos, s->has_sink};
+    int32_t fields[] = {s->used, s->start, s->next, s->gone, s->n_blocks, s->open, s->open_pos, s->has_sink};
     h = mix(h, fields, sizeof fields);
     if (!s->used) return h;
     h = mix(h, &s->sink_alive, sizeof s->sink_alive);

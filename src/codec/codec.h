@@ -15,6 +15,18 @@ int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part
 /* All-in bits of a code: 8 * bytes of a record / (64 * dim). */
 double kvfi_part_bits(const kvf_part *part);
 
+/* What specs of one sort are about: "codec" or "policy", the names that exist (NULL past the end), a valid spec or more of each, and
+ * whether a number may follow the name. */
+typedef struct kvfi_spec_names {
+    const char *noun;
+    const char *(*name)(int32_t i);
+    const char *(*examples)(int32_t i);
+    int32_t numbered;
+} kvfi_spec_names;
+
+/* Name, number and options of a spec; *which is the index of the name. Values are not checked. KVF_E_SPEC with a sentence. */
+int kvfi_spec_parse(const char *text, const kvfi_spec_names *names, kvf_spec *spec, int32_t *which, char *error, size_t error_size);
+
 /* Option helpers for setup functions: the value of `key`, or `fallback`. kvfi_spec_only refuses keys that are not in `allowed`
  * (NULL-terminated). */
 const char *kvfi_spec_get(const kvf_spec *spec, const char *key, const char *fallback);

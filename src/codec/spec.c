@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Spec strings: name, number of bits, options, as in "kivi2:group=64". */
+ * Spec strings of codecs and policies: name, number of bits, options, as in "kivi2:group=64". */
 #include "base/text.h"
 #include "codec/codec.h"
 #include "codec/shared/part.h"
@@ -7,42 +7,28 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SPEC_MAX 95 /* characters of a spec */
+#define SPEC_MAX (KVFI_SHOWN - 1) /* characters of a spec */
 
-/* A spec is shown in error sentences: whatever is not printable must not reach a terminal. */
-typedef struct shown {
-    char text[SPEC_MAX + 1];
-} shown;
-
-static shown show(const char *text, size_t n)
-{
-    shown s;
-    if (n > SPEC_MAX) n = SPEC_MAX;
-    for (size_t i = 0; i < n; i++) s.text[i] = text[i] >= 0x20 && text[i] < 0x7f ? text[i] : '?';
-    s.text[n] = '\0';
-    return s;
-}
-
-static const char *list_codecs(char *list, size_t size)
+static const char *list_all(const kvfi_spec_names *names, char *list, size_t size)
 {
     size_t used = 0;
     list[0] = '\0';
-    for (int32_t i = 0; kvfi_codec_at(i); i++) {
-        int n = snprintf(list + used, size - used, "%s%s", i ? " " : "", kvfi_codec_at(i)->examples);
+    for (int32_t i = 0; names->name(i); i++) {
+        int n = snprintf(list + used, size - used, "%s%s", i ? " " : "", names->examples(i));
         if (n < 0 || (size_t)n >= size - used) break;
         used += (size_t)n;
     }
     return list;
 }
 
-static int unknown(const char *text, size_t n, char *error, size_t size)
+static int unknown(const kvfi_spec_names *names, const char *text, size_t n, char *error, size_t size)
 {
     char list[1024];
     if (n)
-        kvfi_sentence(error, size, "codec '%s' does not exist; there are: %s", show(text, n).text,
-                      list_codecs(list, sizeof list));
+        kvfi_sentence(error, size, "%s '%s' does not exist; there are: %s", names->noun, kvfi_show(text, n).text,
+                      list_all(names, list, sizeof list));
     else
-        kvfi_sentence(error, size, "the codec spec has no name; there are: %s", list_codecs(list, sizeof list));
+        kvfi_sentence(error, size, "the %s spec has no name; there are: %s", names->noun, list_all(names, list, sizeof list));
     return KVF_E_SPEC;
 }
 
@@ -58,17 +44,16 @@ static int32_t decimal(const char *text, size_t n)
     return value;
 }
 
-/* The longest registered name that begins text[n] and leaves nothing or a number. */
-static const kvf_codec *match(const char *text, size_t n, int32_t *bits)
+/* The longest registered name that begins text[n] and leaves nothing or, where names end in one, a number. -1: none. */
+static int32_t match(const kvfi_spec_names *names, const char *text, size_t n, int32_t *bits)
 {
-    const kvf_codec *best = NULL;
+    int32_t best = -1;
     size_t best_length = 0;
-    for (int32_t i = 0; kvfi_codec_at(i); i++) {
-        const kvf_codec *codec = kvfi_codec_at(i);
-        size_t length = strlen(codec->name);
-        if (length > n || length < best_length || memcmp(codec->name, text, length)) continue;
-        if (length < n && decimal(text + length, n - length) < 0) continue;
-        best = codec;
+    for (int32_t i = 0; names->name(i); i++) {
+        size_t length = strlen(names->name(i));
+        if (length > n || length < best_length || memcmp(names->name(i), text, length)) continue;
+        if (length < n && (!names->numbered || decimal(text + length, n - length) < 0)) continue;
+        best = i;
         best_length = length;
         *bits = length < n ? decimal(text + length, n - length) : -1;
     }
@@ -80,42 +65,44 @@ static int add_option(kvf_spec *spec, const char *text, size_t n, char *error, s
     const char *equals = memchr(text, '=', n);
     size_t key = equals ? (size_t)(equals - text) : n, value = equals ? n - key - 1 : 0;
     if (!key || !value) {
-        kvfi_sentence(error, size, "codec '%s': '%s' is not an option; write KEY=VALUE", spec->name, show(text, n).text);
+        kvfi_sentence(error, size, "%s '%s': '%s' is not an option; write KEY=VALUE", spec->noun, spec->name,
+                      kvfi_show(text, n).text);
         return KVF_E_SPEC;
     }
     if (spec->n_options == (int32_t)(sizeof spec->option / sizeof *spec->option)) {
-        kvfi_sentence(error, size, "codec '%s': more than %d options", spec->name, (int)spec->n_options);
+        kvfi_sentence(error, size, "%s '%s': more than %d options", spec->noun, spec->name, (int)spec->n_options);
         return KVF_E_SPEC;
     }
     if (key >= sizeof spec->option->key || value >= sizeof spec->option->value) {
-        kvfi_sentence(error, size, "codec '%s': option '%s' is too long", spec->name, show(text, n).text);
+        kvfi_sentence(error, size, "%s '%s': option '%s' is too long", spec->noun, spec->name, kvfi_show(text, n).text);
         return KVF_E_SPEC;
     }
     char *to = spec->option[spec->n_options].key;
     memcpy(to, text, key);
     memcpy(spec->option[spec->n_options].value, equals + 1, value);
     if (kvfi_spec_get(spec, to, NULL)) {
-        kvfi_sentence(error, size, "codec '%s': option '%s' is given twice", spec->name, show(text, key).text);
+        kvfi_sentence(error, size, "%s '%s': option '%s' is given twice", spec->noun, spec->name, kvfi_show(text, key).text);
         return KVF_E_SPEC;
     }
     spec->n_options++;
     return KVF_OK;
 }
 
-static int parse(const char *text, kvf_spec *spec, const kvf_codec **codec, char *error, size_t size)
+int kvfi_spec_parse(const char *text, const kvfi_spec_names *names, kvf_spec *spec, int32_t *which, char *error, size_t size)
 {
     size_t n = strlen(text);
     memset(spec, 0, sizeof *spec);
+    spec->noun = names->noun;
     if (n > SPEC_MAX) {
-        kvfi_sentence(error, size, "codec spec '%s...' has %zu characters; at most %d are allowed", show(text, 24).text, n,
-                      SPEC_MAX);
+        kvfi_sentence(error, size, "%s spec '%s...' has %zu characters; at most %d are allowed", names->noun,
+                      kvfi_show(text, 24).text, n, SPEC_MAX);
         return KVF_E_SPEC;
     }
     const char *colon = memchr(text, ':', n);
     size_t name = colon ? (size_t)(colon - text) : n;
-    *codec = match(text, name, &spec->bits);
-    if (!*codec) return unknown(text, name, error, size);
-    snprintf(spec->name, sizeof spec->name, "%s", (*codec)->name);
+    *which = match(names, text, name, &spec->bits);
+    if (*which < 0) return unknown(names, text, name, error, size);
+    snprintf(spec->name, sizeof spec->name, "%s", names->name(*which));
     if (!colon) return KVF_OK;
     for (const char *at = colon + 1, *end = text + n;;) {
         const char *comma = memchr(at, ',', (size_t)(end - at));
@@ -124,6 +111,16 @@ static int parse(const char *text, kvf_spec *spec, const kvf_codec **codec, char
         if (!comma) return KVF_OK;
         at = comma + 1;
     }
+}
+
+static const char *codec_name(int32_t i)
+{
+    return kvfi_codec_at(i) ? kvfi_codec_at(i)->name : NULL;
+}
+
+static const char *codec_examples(int32_t i)
+{
+    return kvfi_codec_at(i)->examples;
 }
 
 int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
@@ -137,9 +134,11 @@ int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part
         return KVF_E_ARG;
     }
     kvf_spec spec;
-    const kvf_codec *codec;
-    int rc = parse(text, &spec, &codec, error, size);
+    int32_t which;
+    const kvfi_spec_names names = {.noun = "codec", .name = codec_name, .examples = codec_examples, .numbered = 1};
+    int rc = kvfi_spec_parse(text, &names, &spec, &which, error, size);
     if (rc) return rc;
+    const kvf_codec *codec = kvfi_codec_at(which);
     if (!(codec->sides >> side & 1)) {
         kvfi_sentence(error, size, "codec '%s' is a method for %s: it does not work for %s", codec->name,
                       side == KVF_K ? "values" : "keys", side == KVF_K ? "keys" : "values");
@@ -163,8 +162,8 @@ int kvfi_spec_int(const kvf_spec *spec, const char *key, int32_t fallback, int32
     const char *text = kvfi_spec_get(spec, key, NULL);
     *value = text ? decimal(text, strlen(text)) : fallback;
     if (!text || *value >= 0) return KVF_OK;
-    kvfi_sentence(error, size, "codec '%s': %s is '%s', but must be a whole number", spec->name, key,
-                  show(text, strlen(text)).text);
+    kvfi_sentence(error, size, "%s '%s': %s is '%s', but must be a whole number", spec->noun, spec->name, key,
+                  kvfi_show(text, strlen(text)).text);
     return KVF_E_SPEC;
 }
 
@@ -177,11 +176,11 @@ int kvfi_spec_only(const kvf_spec *spec, const char *const *allowed, char *error
         char list[128] = "";
         for (key = allowed; *key; key++)
             snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", key == allowed ? "" : " ", *key);
-        shown name = show(spec->option[i].key, strlen(spec->option[i].key));
+        kvfi_shown name = kvfi_show(spec->option[i].key, strlen(spec->option[i].key));
         if (*allowed)
-            kvfi_sentence(error, size, "codec '%s' has no option '%s'; it has: %s", spec->name, name.text, list);
+            kvfi_sentence(error, size, "%s '%s' has no option '%s'; it has: %s", spec->noun, spec->name, name.text, list);
         else
-            kvfi_sentence(error, size, "codec '%s' has no option '%s', nor any other", spec->name, name.text);
+            kvfi_sentence(error, size, "%s '%s' has no option '%s', nor any other", spec->noun, spec->name, name.text);
         return KVF_E_SPEC;
     }
     return KVF_OK;

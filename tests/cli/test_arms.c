@@ -74,6 +74,25 @@ static void test_options_of_an_arm(void **state)
     cli_arms_free(&arms);
 }
 
+/* The policy comes last: what follows it is the policy's, though it has the name of an arm's option. */
+static void test_policy_of_an_arm(void **state)
+{
+    (void)state;
+    cli_arms arms;
+    kv_settings others;
+    kv_settings_init(&others);
+    others.evict = "window:budget=500";
+    assert_int_equal(cli_arms_make(&arms, "f16/f16,sink=0,evict=knorm:budget=300,recent=100,sink=9,f16,small,evict=none", &others), CLI_GO);
+    assert_int_equal(arms.n, 3);
+    assert_int_equal(arms.arm[0].sink, 0);
+    assert_string_equal(arms.arm[0].evict, "knorm:budget=300,recent=100,sink=9");
+    assert_string_equal(arms.arm[1].evict, "window:budget=500,recent=64,sink=4");
+    assert_true(arms.arm[1].evicts);
+    assert_string_equal(arms.arm[2].evict, "none");
+    assert_false(arms.arm[2].evicts);
+    cli_arms_free(&arms);
+}
+
 static void test_what_is_no_list(void **state)
 {
     (void)state;
@@ -123,6 +142,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_length),          cmocka_unit_test(test_arms),     cmocka_unit_test(test_options_of_an_arm),
+        cmocka_unit_test(test_policy_of_an_arm),
         cmocka_unit_test(test_what_is_no_list), cmocka_unit_test(test_too_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

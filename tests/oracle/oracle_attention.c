@@ -12,6 +12,7 @@
 /* One row of one sequence. `exact` and `seen` are [layer][side][head][channel], at offsets fixed by the oracle. */
 typedef struct row {
     int pos, slot, alive, coded;
+    uint64_t dropped[LAYERS]; /* bit h: head h has dropped it */
     float *exact, *seen;
 } row;
 
@@ -25,6 +26,7 @@ struct oracle {
     list seq[SEQUENCES];
     size_t at[LAYERS][2]; /* offset of a layer's K and V in a row's values */
     size_t values;
+    int budget, by_length, sink, recent; /* of the policy; budget 0: none */
 };
 
 static void *get(size_t bytes)
@@ -165,6 +167,46 @@ static void code_block(oracle *o, row *block[BLOCK])
     for (int t = 0; t < BLOCK; t++) block[t]->coded = block[t]->slot >= o->p->sink;
 }
 
+void oracle_policy(oracle *o, int by_length, int budget, int sink, int recent)
+{
+    o->budget = budget, o->by_length = by_length, o->sink = sink, o->recent = recent;
+}
+
+/* Length of a key, as coarse as f16 is: equal ones are ties. */
+static double key_length(const oracle *o, const row *r, int layer, int head)
+{
+    const kvf_layer *l = &o->p->layers[layer];
+    const float *k = r->exact + o->at[layer][0] + (size_t)(head * l->k_dim);
+    double sum = 0;
+    for (int c = 0; c < l->k_dim; c++) sum += (double)k[c] * (double)k[c];
+    return (double)half((float)sqrt(sum / l->k_dim));
+}
+
+static void drop(const oracle *o, const list *l, int layer, int head)
+{
+    const int sealed = BLOCK * (l->sealed + 1); /* rows up to the block that is sealed now */
+    const uint64_t bit = (uint64_t)1 << head;
+    for (int have = 0;; have = 0) {
+        row *worst = NULL;
+        for (int i = 0; i < l->n; i++) {
+            row *r = &l->rows[i];
+            if (r->slot >= sealed || !r->alive || (r->dropped[layer] & bit)) continue;
+            have++;
+            if (r->slot < o->sink || r->slot >= sealed + o->p->recent - o->recent) continue;
+            if (!worst || (o->by_length && key_length(o, r, layer, head) > key_length(o, worst, layer, head))) worst = r;
+        }
+        if (have + o->p->recent <= o->budget || !worst) return;
+        worst->dropped[layer] |= bit;
+    }
+}
+
+static void drop_all(const oracle *o, const list *l)
+{
+    for (int i = 0; o->budget && i < o->p->n_layers; i++)
+        for (int h = 0; h < o->p->layers[i].kv_heads; h++)
+            if (o->p->layers[i].share < 0 && !o->p->layers[i].window) drop(o, l, i, h);
+}
+
 /* Block b is due when the rows up to and including it and R more are present. */
 void oracle_seal(oracle *o)
 {
@@ -176,6 +218,7 @@ void oracle_seal(oracle *o)
             for (int i = 0; i < l->n; i++)
                 if (l->rows[i].slot / BLOCK == l->sealed) block[l->rows[i].slot % BLOCK] = &l->rows[i], found++;
             if (found == BLOCK) code_block(o, block);
+            drop_all(o, l);
             l->sealed++;
         }
     }
@@ -285,7 +328,7 @@ static void history(const oracle *o, const oracle_query *a, int i, int h, const 
     for (int j = 0; j < s->n; j++) {
         const row *r = &s->rows[j];
         int back = a->tokens[i].pos - r->pos;
-        if (!r->alive || back < 0 || (l->window > 0 && back >= l->window)) continue;
+        if (!r->alive || (r->dropped[own] >> kv & 1) || back < 0 || (l->window > 0 && back >= l->window)) continue;
         const float *k = r->seen + o->at[own][0] + (size_t)(kv * l->k_dim);
         const float *v = l->v_in_k ? k : r->seen + o->at[own][1] + (size_t)(kv * l->v_dim);
         add(ks, a, q, k, v, l->k_dim, -slope(a, h) * back);

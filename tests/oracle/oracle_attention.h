@@ -17,6 +17,9 @@ void oracle_free(oracle *o);
 void oracle_append(oracle *o, int seq, int pos, const float *const *k, const float *const *v);
 /* Seals what is due. Called once a batch: a batch sees its own rows exact. */
 void oracle_seal(oracle *o);
+/* From now on, whenever a block is sealed, each head of the layers without a window drops rows until it has `budget` left, R newer ones
+ * counted: the longest keys (by_length) or else the oldest, but none of the first `sink` and the newest `recent`. */
+void oracle_policy(oracle *o, int by_length, int budget, int sink, int recent);
 /* Says what attention sees of one head of one row from now on: for codecs whose stored numbers depend on more than their block. */
 void oracle_see(oracle *o, int seq, int pos, int layer, kvf_side side, int head, const float *x);
 void oracle_rm(oracle *o, int seq, int p0, int p1);

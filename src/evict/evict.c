@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: MIT
+ * The list of policies, their specs and budgets. */
+#include "evict/policy.h"
+#include "base/text.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#define KVFI_POLICY(symbol) extern const kvfi_policy kvfi_policy_##symbol;
+#include "evict/policies.def"
+#undef KVFI_POLICY
+
+static const kvfi_policy *const policies[] = {
+#define KVFI_POLICY(symbol) &kvfi_policy_##symbol,
+#include "evict/policies.def"
+#undef KVFI_POLICY
+};
+
+enum {
+    TOKENS_MOST = 999999999,
+    WHOLE = 1000 /* a share of 100 % */
+};
+
+const kvfi_policy *kvfi_policy_at(int32_t i)
+{
+    return i >= 0 && i < (int32_t)(sizeof policies / sizeof *policies) ? policies[i] : NULL;
+}
+
+static const char *policy_name(int32_t i)
+{
+    return kvfi_policy_at(i) ? kvfi_policy_at(i)->name : NULL;
+}
+
+static const char *policy_examples(int32_t i)
+{
+    return kvfi_policy_at(i)->examples;
+}
+
+static int64_t digits(const char **at)
+{
+    int64_t value = 0;
+    for (; **at >= '0' && **at <= '9' && value <= TOKENS_MOST; ++*at) value = 10 * value + (**at - '0');
+    return value;
+}
+
+/* "1024" or "12.5%": up to one digit after the point. */
+static int read_budget(const char *text, kvfi_evict *e)
+{
+    const char *at = text;
+    int64_t value = *at >= '1' && *at <= '9' ? digits(&at) : 0, tenths = 0;
+    if (!*at && value >= 1 && value <= TOKENS_MOST) {
+        e->tokens = (int32_t)value;
+        return 1;
+    }
+    if (*text == '0' && text[1] == '.') at = text + 1;
+    if (at > text && *at == '.' && at[1] >= '0' && at[1] <= '9') tenths = at[1] - '0', at += 2;
+    const int64_t share = 10 * value + tenths;
+    if (at == text || strcmp(at, "%") != 0 || share < 1 || share > WHOLE) return 0;
+    e->share = (int32_t)share;
+    return 1;
+}
+
+static int set_budget(const kvf_spec *spec, kvfi_evict *e, char *error, size_t size)
+{
+    const char *text = kvfi_spec_get(spec, "budget", NULL);
+    if (!text)
+        kvfi_sentence(error, size, "policy '%s' needs a budget: budget=TOKENS, or budget=SHARE%% of all tokens", spec->name);
+    else if (!read_budget(text, e))
+        kvfi_sentence(error, size, "policy '%s': budget is '%s'; allowed are 1 to %d tokens, or 0.1%% to 100%%", spec->name,
+                      kvfi_show(text, strlen(text)).text, TOKENS_MOST);
+    else
+        return KVF_OK;
+    return KVF_E_SPEC;
+}
+
+/* Rows at one end: those asked for, and at least those that the cache holds exactly anyway. */
+static int set_end(const kvf_spec *spec, const char *key, int32_t exact, int32_t *rows, char *error, size_t size)
+{
+    int rc = kvfi_spec_int(spec, key, exact, rows, error, size);
+    if (*rows < exact) *rows = exact;
+    return rc;
+}
+
+static int check_budget(const kvf_spec *spec, const kvfi_evict *e, char *error, size_t size)
+{
+    if (!e->tokens || e->tokens >= e->sink + e->recent) return KVF_OK;
+    kvfi_sentence(error, size,
+                  "policy '%s': a budget of %d tokens is less than the %d that are protected: the first %d and the newest %d",
+                  spec->name, (int)e->tokens, (int)(e->sink + e->recent), (int)e->sink, (int)e->recent);
+    return KVF_E_SPEC;
+}
+
+/* Every policy has budget, sink and recent; what else, it says itself. */
+static int check_options(const kvf_spec *spec, const kvfi_policy *policy, char *error, size_t size)
+{
+    const char *all[8] = {"budget", "sink", "recent"};
+    int n = 3;
+    for (int i = 0; policy->options[i]; i++) all[n++] = policy->options[i];
+    return kvfi_spec_only(spec, policy->keeps_all ? policy->options : all, error, size);
+}
+
+static void write_canonical(kvfi_evict *e)
+{
+    char budget[24] = "", seed[24] = "";
+    if (e->tokens)
+        snprintf(budget, sizeof budget, "%d", (int)e->tokens);
+    else if (e->share % 10)
+        snprintf(budget, sizeof budget, "%d.%d%%", (int)(e->share / 10), (int)(e->share % 10));
+    else
+        snprintf(budget, sizeof budget, "%d%%", (int)(e->share / 10));
+    for (int i = 0; e->policy->options[i]; i++)
+        if (!strcmp(e->policy->options[i], "seed")) snprintf(seed, sizeof seed, ",seed=%d", (int)e->seed);
+    snprintf(e->canonical, sizeof e->canonical, "%s:budget=%s,recent=%d,sink=%d%s", e->policy->name, budget, (int)e->recent,
+             (int)e->sink, seed);
+}
+
+int kvfi_evict_setup(const char *text, int32_t sink, int32_t recent, kvfi_evict *e, char *error, size_t size)
+{
+    const kvfi_spec_names names = {.noun = "policy", .name = policy_name, .examples = policy_examples};
+    kvf_spec spec;
+    int32_t which;
+    memset(e, 0, sizeof *e);
+    int rc = kvfi_spec_parse(text ? text : "none", &names, &spec, &which, error, size);
+    if (rc) return rc;
+    e->policy = kvfi_policy_at(which);
+    snprintf(e->canonical, sizeof e->canonical, "%s", e->policy->name);
+    rc = check_options(&spec, e->policy, error, size);
+    if (rc || e->policy->keeps_all) return rc;
+    rc = set_budget(&spec, e, error, size);
+    if (!rc) rc = set_end(&spec, "sink", sink, &e->sink, error, size);
+    if (!rc) rc = set_end(&spec, "recent", recent, &e->recent, error, size);
+    if (!rc) rc = kvfi_spec_int(&spec, "seed", 1, &e->seed, error, size);
+    if (!rc) rc = check_budget(&spec, e, error, size);
+    if (!rc) write_canonical(e);
+    return rc;
+}
+
+int64_t kvfi_evict_budget(const kvfi_evict *e, int64_t rows)
+{
+    if (!kvfi_evicts(e)) return rows;
+    const int64_t protected_rows = (int64_t)e->sink + e->recent, budget = e->tokens ? e->tokens : rows * e->share / WHOLE;
+    return budget > protected_rows ? budget : protected_rows;
+}
+
+int kvf_policy_list(int32_t i, kvf_policy_info *info)
+{
+    const kvfi_policy *p = kvfi_policy_at(i);
+    if (!p || !info) return KVF_E_ARG;
+    *info = (kvf_policy_info){p->name, p->summary, p->examples, p->score ? (int32_t)sizeof(uint16_t) : 0};
+    return KVF_OK;
+}
+
+int kvf_evict_check(const char *spec, int32_t sink, int32_t recent, int64_t tokens, kvf_evict_info *info, char *error,
+                    size_t size)
+{
+    kvfi_evict e;
+    int rc = kvfi_evict_setup(spec, sink, recent, &e, error, size);
+    if (rc || !info) return rc;
+    const int64_t budget = kvfi_evict_budget(&e, tokens);
+    *info = (kvf_evict_info){
+        .evicts = kvfi_evicts(&e), .sink = e.sink, .recent = e.recent, .budget = budget < tokens ? budget : tokens};
+    memcpy(info->canonical, e.canonical, sizeof info->canonical);
+    return KVF_OK;
+}

@@ -1,0 +1,55 @@
+/* SPDX-License-Identifier: MIT
+ * Which rows stay. A policy ranks rows by a score; it sees positions and exact keys, never records, blocks or sequences. The cache
+ * (src/cache/evict.c) counts, protects and drops by rank: of what is not protected the lowest scores go, among equal ones the lowest
+ * positions. */
+#ifndef KVFI_POLICY_H
+#define KVFI_POLICY_H
+
+#include "codec/codec.h"
+
+typedef struct kvfi_policy kvfi_policy;
+
+/* A policy with its budget, fixed at creation. */
+typedef struct kvfi_evict {
+    const kvfi_policy *policy;
+    int32_t tokens;       /* rows that a head keeps; 0: a share */
+    int32_t share;        /* of all rows, in thousandths */
+    int32_t sink, recent; /* rows that are protected at both ends: at least those that the cache holds exactly */
+    int32_t seed;
+    char canonical[96]; /* the spec with every option written out */
+} kvfi_evict;
+
+/* One row of one KV head. The key is what the exact window holds, before it is coded. */
+typedef struct kvfi_scored {
+    const kvfi_evict *evict;
+    int32_t layer, head, pos, dim;
+    const float *key; /* [dim] */
+} kvfi_scored;
+
+struct kvfi_policy {
+    const char *name;
+    const char *summary;        /* one line */
+    const char *examples;       /* separated by one space; each is a valid spec */
+    const char *const *options; /* beyond budget, sink and recent; NULL-terminated */
+    int32_t keeps_all;          /* 1: nothing is ever dropped; takes no options */
+    /* Score of a row, computed once, when its block is sealed, and kept in 2 bytes; high ones stay. Exact arithmetic: the same on every
+     * target. NULL: all equal, so the oldest go, and nothing is kept. */
+    uint16_t (*score)(const kvfi_scored *row);
+};
+
+/* i past the end gives NULL. */
+const kvfi_policy *kvfi_policy_at(int32_t i);
+
+/* Parses a spec as "knorm:budget=1024,recent=256,sink=4"; NULL is "none". sink and recent are those of the cache. On error returns
+ * KVF_E_SPEC and leaves a sentence; error may be NULL. */
+int kvfi_evict_setup(const char *text, int32_t sink, int32_t recent, kvfi_evict *e, char *error, size_t error_size);
+
+/* Rows that a head keeps of `rows`: never fewer than are protected. */
+int64_t kvfi_evict_budget(const kvfi_evict *e, int64_t rows);
+
+static inline int kvfi_evicts(const kvfi_evict *e)
+{
+    return !e->policy->keeps_all;
+}
+
+#endif

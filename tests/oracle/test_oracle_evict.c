@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: MIT
+ * Attention after a policy has dropped rows inside the history: at every step of 200 appended tokens the cache answers as a dense
+ * softmax over the rows that the policy's definition keeps, at their own positions, each head with its own set. */
+#include "pair.h"
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
+
+static void model(pair *p, const char *k, const char *v, const char *evict)
+{
+    ts_model_init(&p->m, 2, 4, 2, 32, 32, k, v);
+    p->m.layers[1].window = 50; /* which the policy leaves alone */
+    p->m.params.window_keep = 16;
+    p->m.params.evict = evict;
+    pair_open(p);
+}
+
+static void steps(const char *k, const char *v, int by_length)
+{
+    static const float slopes[] = {0.125f, 0.25f, 0.5f, 0.0625f};
+    pair p = {0};
+    ts_how plain = {0}, alibi = {.slopes = slopes}; /* distances count positions, not rows */
+    model(&p, k, v, by_length ? "knorm:budget=180,recent=70,sink=6" : "window:budget=180,sink=6");
+    oracle_policy(p.o, by_length, 180, 6, by_length ? 70 : 64);
+    pair_grow(&p, 0, 1, 400, 150);
+    for (int i = 0; i < 200; i++) {
+        pair_next(&p, 0, 2, 1, i % 8 ? &plain : &alibi);
+        pair_grow(&p, 0, 1, 1, 1);
+    }
+    pair_next(&p, 0, 2, 40, &plain); /* unfolded tiles */
+    kvf_evicted_t e = {.size = sizeof e};
+    ts_ok(kvf_evicted(p.c, 0, &e));
+    assert_true(e.evicted >= 600 - 180 - 63);
+    pair_close(&p);
+}
+
+static void test_steps(void **state)
+{
+    static const char *const pairs[][2] = {{"f16", "f16"},
+                                           {"q4_0", "kivi2"},
+                                           {"kivi3", "q8_0"},
+                                           {"turbo4:centre=none,scale=none", "turbo3"},
+                                           {"uni4:centre=block,scale=none", "rvq4"},
+                                           {"prod3:centre=none,scale=none", "uni4"}};
+    (void)state;
+    for (int i = 0; i < COUNT(pairs); i++) steps(pairs[i][0], pairs[i][1], i % 2);
+}
+
+/* A batch attends to everything that was there before it, however much of that its own commit will drop. */
+static void test_batch_sees_what_its_commit_drops(void **state)
+{
+    (void)state;
+    pair p = {0};
+    ts_row rows[300];
+    model(&p, "q4_0", "q4_0", "knorm:budget=100");
+    oracle_policy(p.o, 1, 100, 4, 64);
+    ts_rows(rows, 300, 0, 1, 0);
+    pair_feed(&p, rows, 300, 300, NULL, 1); /* 300 rows see each other through a budget of 100 */
+    ts_rows(rows, 300, 0, 1, 300);
+    pair_feed(&p, rows, 300, 130, NULL, 1);
+    pair_close(&p);
+}
+
+/* Copies, cuts and holes after eviction. */
+static void test_sequences(void **state)
+{
+    (void)state;
+    pair p = {0};
+    model(&p, "kivi4", "kivi4", "knorm:budget=150");
+    p.m.params.window_keep = 1000;
+    kvf_cache_free(&p.c);
+    p.c = ts_create(&p.m);
+    oracle_policy(p.o, 1, 150, 4, 64);
+    pair_grow(&p, 0, 1, 330, 100);
+    pair_cp(&p, 0, 1);
+    pair_grow(&p, 0, 2, 90, 30);
+    pair_rm(&p, 1, 290, -1);
+    pair_grow(&p, 1, 3, 30, 7);
+    for (int seq = 0; seq < 2; seq++) pair_next(&p, seq, 4, 1, NULL);
+    pair_rm(&p, 0, 100, 200);
+    pair_next(&p, 0, 4, 3, NULL);
+    pair_grow(&p, 0, 5, 100, 100);
+    pair_next(&p, 0, 4, 3, NULL);
+    pair_close(&p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_batch_sees_what_its_commit_drops),
+        cmocka_unit_test(test_sequences),
+    };
+    return ts_on_every_cpu("oracle_evict", tests, sizeof tests / sizeof *tests);
+}

@@ -1,0 +1,477 @@
+/* SPDX-License-Identifier: MIT
+ * Policies: specs and refusals, which rows stay (by a definition written out here), that it does not depend on batches, and what
+ * removal, copies, aborts and streams make of it. That attention sees just those rows is tests/oracle/test_oracle_evict.c. */
+#include "support.h"
+#include "cache/cache.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
+
+enum { S = 4, R = 64 };
+
+/* Two full layers (one latent-free pair of heads each) and one with a window of its own, which the policy must leave alone. */
+static void model(ts_model *m, const char *codec, const char *evict)
+{
+    ts_model_init(m, 3, 4, 2, 32, 32, codec, codec);
+    m->layers[1].window = 50;
+    m->layers[2].k_dim = 48;
+    m->params.window_keep = 16;
+    m->params.evict = evict;
+}
+
+static kvf_cache *fed(ts_model *m, int n, int chunk)
+{
+    kvf_cache *c = ts_create(m);
+    ts_grow(c, m, 0, 1, n, chunk);
+    return c;
+}
+
+static int held(kvf_cache *c, int seq, int layer, int head, int pos)
+{
+    float x[64];
+    return kvf_seq_read(c, seq, layer, KVF_K, head, pos, x) == KVF_OK;
+}
+
+static kvf_evicted_t evicted(kvf_cache *c, int layer)
+{
+    kvf_evicted_t e = {.size = sizeof e};
+    ts_ok(kvf_evicted(c, layer, &e));
+    return e;
+}
+
+/* ---- specs -------------------------------------------------------------------------------------------------------------------- */
+
+static void test_every_example_is_valid(void **state)
+{
+    (void)state;
+    kvf_policy_info info;
+    int n = 0;
+    for (; kvf_policy_list(n, &info) == KVF_OK; n++) {
+        char list[256], *spec = list;
+        assert_true(strlen(info.summary) > 0 && strlen(info.examples) < sizeof list);
+        strcpy(list, info.examples);
+        for (char *end; spec; spec = end) {
+            kvf_evict_info e, again;
+            end = strchr(spec, ' ');
+            if (end) *end++ = '\0';
+            ts_ok(kvf_evict_check(spec, S, R, 100000, &e, NULL, 0));
+            ts_ok(kvf_evict_check(e.canonical, S, R, 100000, &again, NULL, 0));
+            assert_string_equal(e.canonical, again.canonical);
+            assert_int_equal(e.budget, again.budget);
+            assert_int_equal(e.evicts, strcmp(info.name, "none") != 0);
+        }
+    }
+    assert_int_equal(n, 4);
+    assert_int_equal(kvf_policy_list(-1, &info), KVF_E_ARG);
+}
+
+static void test_budgets(void **state)
+{
+    static const struct {
+        const char *spec;
+        int tokens, budget;
+    } cases[] = {{"none", 500, 500},
+                 {"window:budget=100", 500, 100},
+                 {"window:budget=100", 60, 60},
+                 {"knorm:budget=25%", 1000, 250},
+                 {"knorm:budget=12.5%", 1000, 125},
+                 {"knorm:budget=0.1%", 100000, 100},
+                 {"knorm:budget=100%", 1000, 1000},
+                 {"knorm:budget=25%,recent=256,sink=16", 1000, 272}, /* never fewer than are protected */
+                 {"knorm:budget=68", 1000, 68}};
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        kvf_evict_info e;
+        ts_ok(kvf_evict_check(cases[i].spec, S, R, cases[i].tokens, &e, NULL, 0));
+        if (e.budget != cases[i].budget) fail_msg("%s of %d: %d", cases[i].spec, cases[i].tokens, (int)e.budget);
+    }
+}
+
+static void test_refusals(void **state)
+{
+    static const char *const cases[][2] = {
+        {"", "the policy spec has no name; there are: none window:budget=1024"},
+        {"lru:budget=10", "policy 'lru' does not exist; there are: none"},
+        {"window1024", "policy 'window1024' does not exist"},
+        {"knorm", "needs a budget"},
+        {"knorm:", "'' is not an option"},
+        {"knorm:recent=100", "needs a budget"},
+        {"knorm:budget=0", "budget is '0'; allowed are 1 to"},
+        {"knorm:budget=-5", "budget is '-5'"},
+        {"knorm:budget=1e3", "budget is '1e3'"},
+        {"knorm:budget=01024", "budget is '01024'"},
+        {"knorm:budget=9999999999", "budget is '9999999999'"},
+        {"knorm:budget=0%", "budget is '0%'"},
+        {"knorm:budget=0.0%", "budget is '0.0%'"},
+        {"knorm:budget=101%", "budget is '101%'"},
+        {"knorm:budget=100.1%", "budget is '100.1%'"},
+        {"knorm:budget=12.55%", "budget is '12.55%'"},
+        {"knorm:budget=12.%", "budget is '12.%'"},
+        {"knorm:budget=.5%", "budget is '.5%'"},
+        {"knorm:budget=%", "budget is '%'"},
+        {"knorm:budget=64MiB", "budget is '64MiB'"},
+        {"knorm:budget=12\x1b[m", "budget is '12?[m'"},
+        {"knorm:budget=67", "a budget of 67 tokens is less than the 68 that are protected: the first 4 and the newest 64"},
+        {"window:budget=300,recent=256,sink=64", "less than the 320 that are protected"},
+        {"knorm:budget=1024,budget=5", "option 'budget' is given twice"},
+        {"knorm:budget=1024,keep=5", "policy 'knorm' has no option 'keep'; it has: budget sink recent"},
+        {"window:budget=1024,seed=5", "policy 'window' has no option 'seed'"},
+        {"random:budget=1024,seed=x", "policy 'random': seed is 'x', but must be a whole number"},
+        {"knorm:budget=1024,sink=-1", "policy 'knorm': sink is '-1', but must be a whole number"},
+        {"none:budget=1024", "policy 'none' has no option 'budget', nor any other"},
+    };
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        ts_model m;
+        kvf_cache *c = NULL;
+        char error[320] = "";
+        model(&m, "f16", cases[i][0]);
+        assert_int_equal(kvf_evict_check(cases[i][0], S, R, 1000, NULL, error, sizeof error), KVF_E_SPEC);
+        if (!strstr(error, cases[i][1])) fail_msg("'%s': %s", cases[i][0], error);
+        assert_int_equal(ts_try(&m, &c), KVF_E_SPEC);
+        assert_null(c);
+        assert_string_equal(m.error, error);
+        assert_int_equal(kvf_bytes(&m.params, 100), KVF_E_SPEC);
+    }
+}
+
+/* ---- which rows stay -------------------------------------------------------------------------------------------------------------- */
+
+/* Root mean square of a key, to f16: what knorm compares. */
+static uint16_t length(const float *k, int dim)
+{
+    double sum = 0;
+    for (int d = 0; d < dim; d++) sum += (double)k[d] * (double)k[d];
+    return ts_half((float)sqrt(sum / dim));
+}
+
+/* The definition: for every block b, as soon as 64(b+1) + R rows are there, drop what is too much. */
+static void define(int *alive, const uint16_t *goodness, int n, int budget, int share, int sink, int recent)
+{
+    for (int i = 0; i < n; i++) alive[i] = 1;
+    for (int rows = 64 + R; rows <= n; rows += 64) {
+        int keep = share ? rows * share / 1000 : budget, have = 0;
+        if (keep < sink + recent) keep = sink + recent;
+        for (int i = 0; i < rows; i++) have += alive[i];
+        for (; have > keep; have--) {
+            int worst = -1;
+            for (int i = sink; i < rows - recent; i++)
+                if (alive[i] && (worst < 0 || goodness[i] < goodness[worst])) worst = i;
+            assert_true(worst >= 0);
+            alive[worst] = 0;
+        }
+    }
+}
+
+static void check_kept(const char *spec, int knorm, int budget, int share, int sink, int recent)
+{
+    enum { N = 700 };
+    ts_model m;
+    ts_row rows[N];
+    int alive[N], some_differ = 0;
+    uint16_t goodness[N];
+    model(&m, "q4_0", spec);
+    kvf_cache *c = fed(&m, N, 90);
+    ts_rows(rows, N, 0, 1, 0);
+    ts_batch *b = ts_batch_new(&m, rows, N, NULL);
+    for (int layer = 0; layer < 3; layer += 2)
+        for (int head = 0; head < 2; head++) {
+            int dim = m.layers[layer].k_dim, kept = 0;
+            for (int i = 0; i < N; i++)
+                goodness[i] =
+                    knorm ? (uint16_t)(65535 - length(b->k[layer].plain + (size_t)(2 * i + head) * (size_t)dim, dim)) : 0;
+            define(alive, goodness, N, budget, share, sink, recent);
+            for (int i = 0; i < N; i++) {
+                if (held(c, 0, layer, head, i) != alive[i])
+                    fail_msg("%s, layer %d, head %d: position %d is %s", spec, layer, head, i, alive[i] ? "missing" : "held");
+                kept += alive[i];
+                some_differ += held(c, 0, layer, 0, i) != held(c, 0, layer, 1, i);
+            }
+            assert_int_equal(evicted(c, layer).kept, kept);
+            assert_int_equal(evicted(c, layer).evicted, N - kept);
+        }
+    assert_int_equal(some_differ > 0, knorm); /* every head has a set of its own */
+    assert_int_equal(evicted(c, 1).pruned, 0);
+    assert_int_equal(evicted(c, 1).evicted, 0);
+    for (int i = N - 50; i < N; i++) assert_true(held(c, 0, 1, 0, i));
+    assert_int_equal(kvf_seq_pos_max(c, 0), N - 1); /* a position, not a count */
+    ts_batch_free(b);
+    kvf_cache_free(&c);
+}
+
+static void test_kept_rows_follow_the_definition(void **state)
+{
+    (void)state;
+    check_kept("window:budget=200", 0, 200, 0, S, R);
+    check_kept("window:budget=200,sink=80", 0, 200, 0, 80, R);
+    check_kept("window:budget=68", 0, 68, 0, S, R);
+    check_kept("window:budget=30%", 0, 0, 300, S, R);
+    check_kept("knorm:budget=200", 1, 200, 0, S, R);
+    check_kept("knorm:budget=300,recent=150,sink=10", 1, 300, 0, 10, 150);
+    check_kept("knorm:budget=40%,recent=100", 1, 0, 400, S, 100);
+}
+
+/* All keys alike: the lowest positions go, as in a window. */
+static void test_ties_go_by_position(void **state)
+{
+    enum { N = 500 };
+    (void)state;
+    ts_model m;
+    model(&m, "f16", "knorm:budget=150");
+    kvf_cache *c = ts_create(&m);
+    static float same[64 * 2];
+    for (int i = 0; i < COUNT(same); i++) same[i] = 1;
+    for (int pos = 0; pos < N; pos++) {
+        kvf_token t = {0, pos};
+        ts_ok(kvf_batch_begin(c, &t, 1));
+        for (int layer = 0; layer < 3; layer++) {
+            kvf_view k = {.data = same, .type = KVF_F32, .token_stride = 0, .head_stride = 0}, v = k;
+            ts_ok(kvf_batch_append(c, layer, &k, &v, NULL));
+        }
+        ts_ok(kvf_batch_commit(c));
+    }
+    for (int pos = 0, last = 64 * ((N - R) / 64) + R; pos < N; pos++)
+        assert_int_equal(held(c, 0, 2, 1, pos), pos < S || pos >= last - (150 - S));
+    kvf_cache_free(&c);
+}
+
+static const char *const policies[] = {"window:budget=150", "random:budget=200,seed=3", "knorm:budget=200",
+                                       "knorm:budget=40%,recent=100"};
+
+static void test_batches_of_any_size(void **state)
+{
+    static const char *const codecs[] = {"kivi2", "uni4", "turbo4"};
+    static const int chunks[] = {7, 1, 64, 65, 200};
+    (void)state;
+    for (int i = 0; i < COUNT(policies); i++)
+        for (int j = 0; j < COUNT(codecs); j++) {
+            ts_model m;
+            model(&m, codecs[j], policies[i]);
+            kvf_cache *whole = fed(&m, 450, 450);
+            assert_true(evicted(whole, 0).evicted > 0);
+            for (int k = 0; k < (j ? 2 : COUNT(chunks)); k++) {
+                kvf_cache *pieces = fed(&m, 450, chunks[k]);
+                ts_same_sequence(whole, 0, pieces, 0, &m);
+                assert_int_equal(evicted(whole, 0).evicted, evicted(pieces, 0).evicted);
+                kvf_cache_free(&pieces);
+            }
+            kvf_cache_free(&whole);
+        }
+}
+
+/* The hash that the test above relies on tells policies apart. */
+static void test_hash_sees_the_kept_set(void **state)
+{
+    (void)state;
+    uint64_t hash[COUNT(policies)];
+    for (int i = 0; i < COUNT(policies); i++) {
+        ts_model m;
+        model(&m, "q4_0", policies[i]);
+        kvf_cache *c = fed(&m, 450, 450);
+        hash[i] = kvfi_cache_hash(c, 0);
+        for (int j = 0; j < i; j++) assert_int_not_equal(hash[i], hash[j]);
+        kvf_cache_free(&c);
+    }
+}
+
+/* A budget that never binds changes nothing. */
+static void test_large_budget_is_none(void **state)
+{
+    (void)state;
+    ts_model m, n;
+    model(&m, "kivi4", "none");
+    kvf_cache *none = fed(&m, 450, 100);
+    model(&n, "kivi4", "window:budget=450");
+    kvf_cache *window = fed(&n, 450, 100);
+    model(&n, "kivi4", "knorm:budget=5000");
+    kvf_cache *knorm = fed(&n, 450, 100);
+    ts_same_sequence(none, 0, window, 0, &m);
+    size_t a, b;
+    float *x = ts_probe(none, &m, 0, &a), *y = ts_probe(knorm, &m, 0, &b);
+    assert_int_equal(a, b);
+    assert_memory_equal(x, y, a * sizeof *x);
+    assert_int_equal(evicted(knorm, 0).evicted, 0);
+    free(x), free(y);
+    kvf_cache_free(&none), kvf_cache_free(&window), kvf_cache_free(&knorm);
+}
+
+/* ---- removal, copies, aborts -------------------------------------------------------------------------------------------------- */
+
+static void test_removal_after_eviction(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(policies); i++) {
+        ts_model m;
+        model(&m, "q4_0", policies[i]);
+        m.params.window_keep = 1000;
+        kvf_cache *c = fed(&m, 450, 60), *clean = fed(&m, 448, 448); /* the last choice knew of 448 rows */
+        assert_int_equal(kvf_can(c, KVF_CAN_RM_EXACT, 0, 448), 1);
+        assert_int_equal(kvf_can(c, KVF_CAN_RM_EXACT, 0, 447), 0);
+        assert_non_null(strstr(kvf_cache_error(c), "the policy has dropped rows"));
+        assert_int_equal(kvf_can(c, KVF_CAN_RM, 0, 447), 1);
+        ts_ok(kvf_seq_rm(c, 0, 448, -1));
+        ts_same_sequence(c, 0, clean, 0, &m);
+        /* a deep cut: what the policy dropped stays away, the next position is the cut's */
+        int was[420];
+        for (int pos = 0; pos < 420; pos++) was[pos] = held(c, 0, 0, 1, pos);
+        ts_ok(kvf_seq_rm(c, 0, 300, -1));
+        assert_int_equal(kvf_seq_pos_max(c, 0), 299);
+        for (int pos = 0; pos < 420; pos++) assert_int_equal(held(c, 0, 0, 1, pos), pos < 300 && was[pos]);
+        /* a removed row in the middle is not counted as held, and growing goes on within the budget */
+        ts_ok(kvf_seq_rm(c, 0, 2, 3));
+        ts_grow(c, &m, 0, 2, 500, 33);
+        assert_int_equal(kvf_seq_pos_max(c, 0), 799);
+        kvf_evict_info e;
+        ts_ok(kvf_evict_check(policies[i], S, R, 800, &e, NULL, 0));
+        assert_true(evicted(c, 2).kept <= e.budget + 63);
+        assert_false(held(c, 0, 2, 0, 2));
+        ts_ok(kvf_seq_rm(c, 0, 0, -1));
+        ts_grow(c, &m, 0, 1, 448, 448);
+        ts_same_sequence(c, 0, clean, 0, &m);
+        kvf_cache_free(&c), kvf_cache_free(&clean);
+    }
+}
+
+/* A copy shares blocks; each drops rows of its own, and the other does not notice. */
+static void test_copies_evict_apart(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COUNT(policies); i++) {
+        ts_model m;
+        model(&m, "kivi2", policies[i]);
+        kvf_cache *c = fed(&m, 300, 300), *solo[2];
+        ts_ok(kvf_seq_cp(c, 0, 1));
+        ts_same_sequence(c, 0, c, 1, &m);
+        ts_grow(c, &m, 0, 5, 200, 50);
+        ts_grow(c, &m, 1, 6, 200, 70);
+        for (int s = 0; s < 2; s++) {
+            solo[s] = fed(&m, 300, 300);
+            ts_grow(solo[s], &m, 0, s ? 6 : 5, 200, 200);
+            ts_same_sequence(c, s, solo[s], 0, &m);
+            kvf_cache_free(&solo[s]);
+        }
+        ts_ok(kvf_seq_rm(c, 0, -1, -1));
+        ts_ok(kvf_seq_rm(c, 1, -1, -1));
+        kvf_stats_t now = {.size = sizeof now};
+        ts_ok(kvf_stats(c, &now));
+        assert_int_equal(now.accounted, ts_bytes(&m, 0)); /* every block went back */
+        kvf_cache_free(&c);
+    }
+}
+
+static void test_abort_evicts_nothing(void **state)
+{
+    (void)state;
+    ts_model m;
+    ts_row rows[200];
+    model(&m, "q4_0", "knorm:budget=200");
+    kvf_cache *c = fed(&m, 400, 400);
+    ts_snapshot before = ts_snapshot_take(c, &m);
+    ts_rows(rows, 200, 0, 9, 400);
+    ts_batch *b = ts_batch_new(&m, rows, 200, NULL);
+    ts_begin(c, b);
+    ts_attend_all(c, b);
+    ts_append_all(c, b);
+    ts_ok(kvf_batch_abort(c));
+    ts_unchanged(c, &m, &before);
+    ts_batch_free(b);
+    ts_snapshot_free(&before);
+    kvf_cache_free(&c);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------------------- */
+
+/* A window frees whole blocks: the formula is exact at every length, also with a protected stretch longer than the sink. */
+static void test_window_bytes_are_the_formula(void **state)
+{
+    static const char *const specs[] = {"window:budget=150", "window:budget=300,sink=130", "window:budget=68",
+                                        "window:budget=25%"};
+    (void)state;
+    for (int i = 0; i < COUNT(specs); i++) {
+        ts_model m;
+        model(&m, "turbo4", specs[i]);
+        kvf_cache *c = ts_create(&m);
+        for (int n = 1; n < 700; n++) {
+            kvf_stats_t s = {.size = sizeof s};
+            ts_grow(c, &m, 0, 1, 1, 1);
+            ts_ok(kvf_stats(c, &s));
+            if (s.accounted != ts_bytes(&m, n))
+                fail_msg("%s, %d rows: %lld bytes, formula %lld", specs[i], n, (long long)s.accounted,
+                         (long long)ts_bytes(&m, n));
+            assert_int_equal(s.tokens + s.tokens_evicted, n);
+        }
+        kvf_cache_free(&c);
+    }
+}
+
+/* A stream of 20,000 rows in a cache that was reserved for 1,000: nothing grows and nothing is allocated. */
+static void test_stream_does_not_grow(void **state)
+{
+    (void)state;
+    ts_model m;
+    ts_heap heap;
+    ts_heap_init(&heap);
+    ts_model_init(&m, 1, 1, 1, 16, 16, "q4_0", "q4_0");
+    m.params.max_batch = 255;
+    m.params.evict = "window:budget=512,sink=4";
+    m.params.allocator = &heap.hooks;
+    kvf_cache *c = ts_create(&m);
+    ts_ok(kvf_reserve(c, 1000, 1, 255));
+    long calls = heap.calls;
+    int64_t most = 0;
+    for (int n = 0; n + 255 <= 20000; n += 255) {
+        kvf_stats_t s = {.size = sizeof s};
+        ts_grow(c, &m, 0, 1, 255, 255);
+        ts_ok(kvf_stats(c, &s));
+        assert_true(s.tokens <= 512 + 63);
+        if (n < 2550) most = s.accounted > most ? s.accounted : most;
+        assert_true(s.accounted <= most);
+    }
+    assert_int_equal(heap.calls, calls);
+    assert_true(kvf_seq_pos_max(c, 0) > 19000);
+    kvf_cache_free(&c);
+}
+
+/* Scores cost 2 bytes a row and head; with them the formula is the most that it can be. */
+static void test_score_bytes(void **state)
+{
+    (void)state;
+    ts_model m, n;
+    model(&m, "q4_0", "none");
+    model(&n, "q4_0", "knorm:budget=5000");
+    kvf_cache *c = fed(&n, 450, 450);
+    kvf_stats_t s = {.size = sizeof s};
+    ts_ok(kvf_stats(c, &s));
+    assert_int_equal(ts_bytes(&n, 450) - ts_bytes(&m, 450), 2 * 64 * ((450 - R) / 64) * 4); /* blocks, heads of two layers */
+    assert_int_equal(s.accounted, ts_bytes(&n, 450));
+    kvf_cache_free(&c);
+    model(&n, "q4_0", "knorm:budget=100");
+    c = fed(&n, 1000, 200);
+    ts_ok(kvf_stats(c, &s));
+    assert_true(s.accounted <= ts_bytes(&n, 1000));
+    kvf_cache_free(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_every_example_is_valid),
+        cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_kept_rows_follow_the_definition),
+        cmocka_unit_test(test_ties_go_by_position),
+        cmocka_unit_test(test_batches_of_any_size),
+        cmocka_unit_test(test_hash_sees_the_kept_set),
+        cmocka_unit_test(test_large_budget_is_none),
+        cmocka_unit_test(test_removal_after_eviction),
+        cmocka_unit_test(test_copies_evict_apart),
+        cmocka_unit_test(test_abort_evicts_nothing),
+        cmocka_unit_test(test_window_bytes_are_the_formula),
+        cmocka_unit_test(test_stream_does_not_grow),
+        cmocka_unit_test(test_score_bytes),
+    };
+    return cmocka_run_group_tests_name("evict", tests, NULL, NULL);
+}
