@@ -25,10 +25,13 @@ static void magnitudes(const kvf_part *part, const void *record, size_of_value *
             const int i = part->kind == KVF_KIND_CHANNEL ? kvfi_scale_index_channel(&s, t, c) : kvfi_scale_index_token(&s, t, c);
             const int code = part->kind == KVF_KIND_TRELLIS ? kvfi_state_of(&s, record, t, c) : kvfi_code_of(&s, record, t, c);
             const float middle = 0.5f * (float)((1 << s.bits) - 1); /* from where minima may be taken */
-            m->level = s.table ? fabsf((float)s.table[code] * s.unit) : s.has_min ? fmaxf((float)code, middle) : (float)code + fabsf(s.zero);
+            m->level = s.table     ? fabsf((float)s.table[code] * s.unit)
+                       : s.has_min ? fmaxf((float)code, middle)
+                                   : (float)code + fabsf(s.zero);
             m->scale = fabsf(kvfi_section(record, s.scale_offset, i));
             m->all = m->level * m->scale;
-            if (s.table) m->all += (s.bits <= 5 ? 128.0f : 32768.0f) * s.unit * m->scale; /* added where entries are unsigned bytes */
+            if (s.table)
+                m->all += (s.bits <= 5 ? 128.0f : 32768.0f) * s.unit * m->scale; /* added where entries are unsigned bytes */
             if (s.has_min) m->all += fabsf(kvfi_section(record, s.min_offset, i));
         }
 }
@@ -268,7 +271,7 @@ static void check_invented(const kvfi_kernels *scalar, const kvfi_kernels *fast,
             for (int g = 0; g < 6; g++) {
                 uint64_t seed = (uint64_t)++round;
                 const int group = groups[kind == KVF_KIND_CHANNEL][g], has_min = (round + d) % 2 && !table;
-                if (g > 1 && (g + d + bits) % 4) continue; /* the usual groups always, the others by turns */
+                if (g > 1 && (g + d + bits) % 4) continue;      /* the usual groups always, the others by turns */
                 if (trellis && (g || ci_dims[d] < 8)) continue; /* which knows no groups */
                 kvf_part part = invent(kind, (kvf_side)side, bits, trellis ? ci_dims[d] : group, has_min, ci_dims[d]);
                 if (table) invent_table(&part, &seed);
