@@ -35,8 +35,7 @@ typedef struct kv_settings {
         CLI_COUNT("--sink", S, kv.sink, 0, 64, NULL, "first tokens that stay exact, 0 to 64 (default: the preset's, 4)"),        \
         CLI_COUNT("--window --recent", S, kv.recent, 0, 65536, NULL,                                                             \
                   "newest tokens that stay exact, 0 to 65536; N to N+63 are (default: the preset's, 64)"),                       \
-        KV_WINDOW_TYPE(S),                                                                                                       \
-        KV_EVICT(S, ""),                                                                                                         \
+        KV_WINDOW_TYPE(S), KV_EVICT(S, ""),                                                                                      \
         CLI_WORD("--cpu", "SET", S, kv.cpu,                                                                                      \
                  "instruction set of the attention, as scalar or avx2 (default: the best present, or KVFOLD_CPU)")
 

@@ -107,8 +107,9 @@ static int judge_after_budgets(const quality_run *run, quality_settings *set)
         const int64_t n = binds_at(&run->arm[i], set), most = set->context - 1 - n;
         if (set->score <= most) continue;
         if (most < 1) {
-            cli_error("%s: a budget that does not bind within %lld tokens (-c) cannot be judged; give a larger -c or a smaller one",
-                      run->arm[i].name, (long long)set->context);
+            cli_error(
+                "%s: a budget that does not bind within %lld tokens (-c) cannot be judged; give a larger -c or a smaller one",
+                run->arm[i].name, (long long)set->context);
             return CLI_USAGE;
         }
         cli_note("%s: its budget binds from position %lld on, so only the last %lld positions are judged", run->arm[i].name,

@@ -30,14 +30,14 @@ int main(int argc, char **argv)
 
     char why[256];
     struct llama_context_params cp = llama_context_default_params();
-    kvf_llama *fold;                                                                      /* (+) */
-    kvf_llama_params kp;                                                                  /* (+) */
-    kvf_llama_params_init(&kp);                                                           /* (+) */
-    kp.n_ctx = 4096, kp.k = "kivi4", kp.v = "kivi4";                                      /* (+) */
-    if (kvf_llama_prepare(model, &cp, &kp, &fold, why, sizeof why)) return fail(why);     /* (+) */
+    kvf_llama *fold;                                                                  /* (+) */
+    kvf_llama_params kp;                                                              /* (+) */
+    kvf_llama_params_init(&kp);                                                       /* (+) */
+    kp.n_ctx = 4096, kp.k = "kivi4", kp.v = "kivi4";                                  /* (+) */
+    if (kvf_llama_prepare(model, &cp, &kp, &fold, why, sizeof why)) return fail(why); /* (+) */
     struct llama_context *ctx = llama_init_from_model(model, cp);
     if (!ctx) return fail("no context");
-    if (kvf_llama_attach(fold, ctx)) return fail(kvf_llama_error(fold));                  /* (+) */
+    if (kvf_llama_attach(fold, ctx)) return fail(kvf_llama_error(fold)); /* (+) */
 
     llama_token tokens[512];
     int n = llama_tokenize(vocab, prompt, (int)strlen(prompt), tokens, 512, true, true);
@@ -46,7 +46,7 @@ int main(int argc, char **argv)
     struct llama_batch batch = llama_batch_get_one(tokens, n);
     printf("%s", prompt);
     for (int i = 0; i < 32; i++) {
-        if (kvf_llama_decode(fold, batch)) return fail(kvf_llama_error(fold));            /* (+) for llama_decode(ctx, batch) */
+        if (kvf_llama_decode(fold, batch)) return fail(kvf_llama_error(fold)); /* (+) for llama_decode(ctx, batch) */
         llama_token next = llama_sampler_sample(greedy, ctx, -1);
         if (llama_vocab_is_eog(vocab, next)) break;
         char piece[64];
@@ -55,14 +55,14 @@ int main(int argc, char **argv)
         tokens[0] = next;
         batch = llama_batch_get_one(tokens, 1);
     }
-    kvf_stats_t s = {.size = sizeof s};                                                   /* (+) */
-    kvf_stats(kvf_llama_cache(fold), &s);                                                 /* (+) */
+    kvf_stats_t s = {.size = sizeof s};                                                    /* (+) */
+    kvf_stats(kvf_llama_cache(fold), &s);                                                  /* (+) */
     printf("\n%lld tokens in %lld bytes; f16 rows would take %lld\n", (long long)s.tokens, /* (+) */
-           (long long)s.accounted, (long long)s.f16);                                     /* (+) */
+           (long long)s.accounted, (long long)s.f16);                                      /* (+) */
     llama_sampler_free(greedy);
-    kvf_llama_detach(fold);                                                               /* (+) */
+    kvf_llama_detach(fold); /* (+) */
     llama_free(ctx);
-    kvf_llama_free(&fold);                                                                /* (+) */
+    kvf_llama_free(&fold); /* (+) */
     llama_model_free(model);
     return 0;
 }

@@ -40,7 +40,8 @@ int main(void)
 {
     for (int t = 0; t < TOKENS; t++)
         for (int d = 0; d < DIM; d++) {
-            for (int h = 0; h < HEADS; h++) k[t][h][d] = sinf(0.7f * (float)(t * (h + 1) + d)), v[t][h][d] = cosf(0.3f * (float)(t + d));
+            for (int h = 0; h < HEADS; h++)
+                k[t][h][d] = sinf(0.7f * (float)(t * (h + 1) + d)), v[t][h][d] = cosf(0.3f * (float)(t + d));
             for (int h = 0; h < QUERY_HEADS; h++) q[t][h][d] = sinf(0.2f * (float)(t + h + d));
         }
     kvf_layer layer;
@@ -60,10 +61,11 @@ int main(void)
 
     kvf_stats_t s = {.size = sizeof s};
     need(kvf_stats(cache, &s), cache);
-    printf("%lld tokens: %lld sink, %lld packed, %lld recent\n", (long long)s.tokens, (long long)s.tokens_sink, (long long)s.tokens_body,
-           (long long)s.tokens_window);
+    printf("%lld tokens: %lld sink, %lld packed, %lld recent\n", (long long)s.tokens, (long long)s.tokens_sink,
+           (long long)s.tokens_body, (long long)s.tokens_window);
     printf("codes %.2f bits a value, f16 would be %lld bytes\n", s.bits_code, (long long)s.f16);
-    printf("last output starts %.4f %.4f %.4f\n", (double)out[TOKENS - 1][0][0], (double)out[TOKENS - 1][0][1], (double)out[TOKENS - 1][0][2]);
+    printf("last output starts %.4f %.4f %.4f\n", (double)out[TOKENS - 1][0][0], (double)out[TOKENS - 1][0][1],
+           (double)out[TOKENS - 1][0][2]);
     kvf_cache_free(&cache);
     return 0;
 }

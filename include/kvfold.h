@@ -52,20 +52,20 @@ extern "C" {
 /* ---- errors --------------------------------------------------------------------------------------------------------------- */
 
 /* X(name, code, text): the whole list; kvf_strerror is made from it. */
-#define KVF_ERRORS(X)                                                                                                           \
-    X(OK, 0, "success")                                                                                                         \
-    X(E_ARG, -1, "invalid argument")                                                                                            \
-    X(E_SPEC, -2, "unknown codec or malformed codec spec")                                                                      \
-    X(E_UNSUPPORTED, -3, "combination not supported")                                                                           \
-    X(E_NOMEM, -4, "out of memory")                                                                                             \
-    X(E_STATE, -5, "call not allowed in this state")                                                                            \
-    X(E_FULL, -6, "does not fit in what was reserved")                                                                          \
-    X(E_NONFINITE, -7, "NaN or infinity in the input")                                                                          \
-    X(E_POSITION, -8, "position out of order")                                                                                  \
-    X(E_VERSION, -9, "struct size of another version")                                                                          \
-    X(E_HOST, -10, "the host failed")                                                                                           \
-    X(E_MODEL, -11, "model cannot be folded")                                                                                   \
-    X(E_IO, -12, "input or output failed")                                                                                      \
+#define KVF_ERRORS(X)                                                                                                            \
+    X(OK, 0, "success")                                                                                                          \
+    X(E_ARG, -1, "invalid argument")                                                                                             \
+    X(E_SPEC, -2, "unknown codec or malformed codec spec")                                                                       \
+    X(E_UNSUPPORTED, -3, "combination not supported")                                                                            \
+    X(E_NOMEM, -4, "out of memory")                                                                                              \
+    X(E_STATE, -5, "call not allowed in this state")                                                                             \
+    X(E_FULL, -6, "does not fit in what was reserved")                                                                           \
+    X(E_NONFINITE, -7, "NaN or infinity in the input")                                                                           \
+    X(E_POSITION, -8, "position out of order")                                                                                   \
+    X(E_VERSION, -9, "struct size of another version")                                                                           \
+    X(E_HOST, -10, "the host failed")                                                                                            \
+    X(E_MODEL, -11, "model cannot be folded")                                                                                    \
+    X(E_IO, -12, "input or output failed")                                                                                       \
     X(E_DAMAGED, -13, "input is damaged")
 
 typedef enum kvf_error {
@@ -85,8 +85,8 @@ KVF_API const char *kvf_version(void);
 typedef enum kvf_type { KVF_F16 = 1, KVF_F32 = 2 } kvf_type;
 typedef enum kvf_side { KVF_K = 0, KVF_V = 1 } kvf_side;
 typedef enum kvf_rope_style {
-    KVF_ROPE_NORM = 0, /* pairs of neighbours: channels 2i and 2i + 1 */
-    KVF_ROPE_NEOX = 1, /* pairs of halves: channels i and i + rope_dims / 2 */
+    KVF_ROPE_NORM = 0,   /* pairs of neighbours: channels 2i and 2i + 1 */
+    KVF_ROPE_NEOX = 1,   /* pairs of halves: channels i and i + rope_dims / 2 */
     KVF_ROPE_UNKNOWN = 2 /* the keys are turned in a way that cannot be described here; rope_dims is 0 */
 } kvf_rope_style;
 typedef enum kvf_log_level { KVF_LOG_INFO = 0, KVF_LOG_WARN = 1 } kvf_log_level;
@@ -101,16 +101,16 @@ typedef struct kvf_allocator {
 
 /* One attention layer. */
 typedef struct kvf_layer {
-    uint32_t size;     /* sizeof(kvf_layer) */
-    int32_t q_heads;   /* query heads; a multiple of kv_heads */
-    int32_t kv_heads;  /* 1 or more */
-    int32_t k_dim;     /* channels of one key head (and of one query head), 1 to 1024 */
-    int32_t v_dim;     /* channels of one value head, 1 to 1024 */
-    int32_t window;    /* 0: attends to everything. W > 0: key j is visible to query i when pos_i - pos_j < W */
-    int32_t v_in_k;    /* 1: V is the first v_dim channels of K (latent attention); only K is given and stored */
-    int32_t share;     /* -1: own K/V. l >= 0: reads the K/V of the earlier layer l and stores none (l itself must own its K/V) */
-    const char *k;     /* codec spec of the keys, as "kivi4:group=32"; NULL: kvf_params.k. Copied */
-    const char *v;     /* the same for values */
+    uint32_t size;    /* sizeof(kvf_layer) */
+    int32_t q_heads;  /* query heads; a multiple of kv_heads */
+    int32_t kv_heads; /* 1 or more */
+    int32_t k_dim;    /* channels of one key head (and of one query head), 1 to 1024 */
+    int32_t v_dim;    /* channels of one value head, 1 to 1024 */
+    int32_t window;   /* 0: attends to everything. W > 0: key j is visible to query i when pos_i - pos_j < W */
+    int32_t v_in_k;   /* 1: V is the first v_dim channels of K (latent attention); only K is given and stored */
+    int32_t share;    /* -1: own K/V. l >= 0: reads the K/V of the earlier layer l and stores none (l itself must own its K/V) */
+    const char *k;    /* codec spec of the keys, as "kivi4:group=32"; NULL: kvf_params.k. Copied */
+    const char *v;    /* the same for values */
     /* The rotary position embedding that the keys carry, for codecs that estimate key stages from the prompt. It turns the first
      * rope_dims channels in pairs by position * rope_freq[pair] radians; scaling rules (linear, YaRN, frequency factors) are all
      * in the frequencies. 0 dims: the keys are not rotated, unless the style is KVF_ROPE_UNKNOWN: then a centre from the prompt
@@ -122,28 +122,29 @@ typedef struct kvf_layer {
 } kvf_layer;
 
 typedef struct kvf_params {
-    uint32_t size;            /* sizeof(kvf_params) */
-    int32_t n_layers;         /* 1 or more */
-    const kvf_layer *layers;  /* [n_layers], copied */
-    const char *k;            /* default codec of keys; NULL: that of the default preset */
-    const char *v;            /* default codec of values; NULL: the same */
-    int32_t sink;             /* S, tokens kept exact at the start, 0 to 64; default 4 */
-    int32_t recent;           /* R, newest tokens kept exact (R to R+63 are), 0 to 65536; default 64 */
-    int32_t max_sequences;    /* sequence ids are 0 .. max_sequences-1; default 1, at most 256 */
-    int32_t max_batch;        /* rows of one batch; default 512 */
-    int32_t threads;          /* how many threads will call kvf_attend_part at once (a hint for the split); default 1, at most 256 */
-    int32_t window_keep;      /* tokens that windowed layers keep beyond their window, so that rm can step back; default 256 */
-    int32_t exact_bits;       /* how the rows of sink and window are kept: 16 (f16, default) or 8 (q8_0: 8.5 bits a value) */
-    int32_t seal_each;        /* 1: for judging codecs only. Queries see the rows of their own batch coded, themselves included, as in a
+    uint32_t size;           /* sizeof(kvf_params) */
+    int32_t n_layers;        /* 1 or more */
+    const kvf_layer *layers; /* [n_layers], copied */
+    const char *k;           /* default codec of keys; NULL: that of the default preset */
+    const char *v;           /* default codec of values; NULL: the same */
+    int32_t sink;            /* S, tokens kept exact at the start, 0 to 64; default 4 */
+    int32_t recent;          /* R, newest tokens kept exact (R to R+63 are), 0 to 65536; default 64 */
+    int32_t max_sequences;   /* sequence ids are 0 .. max_sequences-1; default 1, at most 256 */
+    int32_t max_batch;       /* rows of one batch; default 512 */
+    int32_t threads;     /* how many threads will call kvf_attend_part at once (a hint for the split); default 1, at most 256 */
+    int32_t window_keep; /* tokens that windowed layers keep beyond their window, so that rm can step back; default 256 */
+    int32_t exact_bits;  /* how the rows of sink and window are kept: 16 (f16, default) or 8 (q8_0: 8.5 bits a value) */
+    int32_t seal_each; /* 1: for judging codecs only. Queries see the rows of their own batch coded, themselves included, as in a
                                  cache without a window; needs recent 0. Rows that do not fill an aligned block of 64 tokens within
                                  the batch are seen exactly, and so are the first 128 where the codec estimates key stages. default 0 */
-    const char *cpu;          /* "scalar", "avx2", "neon"; NULL: $KVFOLD_CPU, else the best present. Absent sets are refused */
-    const kvf_allocator *allocator;                          /* NULL: pages of the operating system, touched only when used */
+    const char *cpu;   /* "scalar", "avx2", "neon"; NULL: $KVFOLD_CPU, else the best present. Absent sets are refused */
+    const kvf_allocator *allocator; /* NULL: pages of the operating system, touched only when used */
     void (*log)(void *user, kvf_log_level level, const char *text); /* NULL: silent. One line, no newline */
     void *log_user;
-    char *error;              /* NULL, or error_size bytes where kvf_cache_create and kvf_bytes leave their sentence */
+    char *error; /* NULL, or error_size bytes where kvf_cache_create and kvf_bytes leave their sentence */
     size_t error_size;
-    const char *evict;        /* which tokens stay, as "window:budget=1024,recent=256,sink=4" (kvf_policy_list); NULL: "none", all. Copied.
+    const char
+        *evict; /* which tokens stay, as "window:budget=1024,recent=256,sink=4" (kvf_policy_list); NULL: "none", all. Copied.
                                  Layers with a window of their own are left alone */
     int64_t reserved[5];
 } kvf_params;
@@ -215,26 +216,26 @@ KVF_API int kvf_batch_abort(kvf_cache *cache);
  * The batch's own rows are given as exact tail. A row that sees nothing gives zeros and log-sum-exp -inf. Queries, keys, values,
  * slopes and sinks are checked to be finite; that their products fit f32 is the caller's business. */
 typedef struct kvf_attention {
-    uint32_t size;          /* sizeof(kvf_attention) */
+    uint32_t size; /* sizeof(kvf_attention) */
     int32_t layer;
-    kvf_view q;             /* [rows][q_heads][k_dim] */
-    kvf_view k;             /* tail keys [cells][kv_heads][k_dim]; of the layer shared, if this one shares */
-    kvf_view v;             /* tail values [cells][kv_heads][v_dim]; ignored for v_in_k */
-    const int32_t *cells;   /* [rows]: row j of the batch is row cells[j] of k and v and column cells[j] of the mask; NULL: j */
-    const void *mask;       /* [rows][columns], added to the scores of the tail after multiplication by the head's slope (1 if
+    kvf_view q;           /* [rows][q_heads][k_dim] */
+    kvf_view k;           /* tail keys [cells][kv_heads][k_dim]; of the layer shared, if this one shares */
+    kvf_view v;           /* tail values [cells][kv_heads][v_dim]; ignored for v_in_k */
+    const int32_t *cells; /* [rows]: row j of the batch is row cells[j] of k and v and column cells[j] of the mask; NULL: j */
+    const void *mask;     /* [rows][columns], added to the scores of the tail after multiplication by the head's slope (1 if
                                slopes is NULL); finite or -inf, which hides; not checked. NULL: same sequence, causal, window, ALiBi from positions */
-    int32_t mask_type;      /* kvf_type */
+    int32_t mask_type;    /* kvf_type */
     int32_t reserved0;
-    int64_t mask_stride;    /* bytes from one query row of the mask to the next */
-    float scale;            /* usually 1/sqrt(k_dim) */
-    float softcap;          /* 0: none */
-    const float *slopes;    /* ALiBi (arXiv 2108.12409) slope of each query head [q_heads]; history gets -slope*(pos_i - pos_j).
+    int64_t mask_stride;      /* bytes from one query row of the mask to the next */
+    float scale;              /* usually 1/sqrt(k_dim) */
+    float softcap;            /* 0: none */
+    const float *slopes;      /* ALiBi (arXiv 2108.12409) slope of each query head [q_heads]; history gets -slope*(pos_i - pos_j).
                                NULL: none */
-    const float *sinks;     /* [q_heads] attention-sink logits that join the softmax denominator only; NULL: none */
-    float *out;             /* [rows][q_heads][v_dim] */
+    const float *sinks;       /* [q_heads] attention-sink logits that join the softmax denominator only; NULL: none */
+    float *out;               /* [rows][q_heads][v_dim] */
     int64_t out_token_stride; /* bytes */
     int64_t out_head_stride;  /* bytes */
-    float *lse;             /* [rows][q_heads] natural log of the softmax denominator (sinks included); NULL: not wanted */
+    float *lse;               /* [rows][q_heads] natural log of the softmax denominator (sinks included); NULL: not wanted */
     int64_t reserved[4];
 } kvf_attention;
 
@@ -242,7 +243,7 @@ KVF_API void kvf_attention_init(kvf_attention *a);
 
 /* The work of one attention, ready to be shared out. */
 typedef struct kvf_plan {
-    int32_t parts;  /* how many parts there are, 1 or more */
+    int32_t parts; /* how many parts there are, 1 or more */
     int32_t reserved;
     size_t scratch; /* bytes of scratch in use; owned by the cache */
     kvf_cache *cache;
@@ -297,25 +298,26 @@ KVF_API int kvf_seq_read(kvf_cache *cache, int32_t seq, int32_t layer, kvf_side 
 /* ---- numbers -------------------------------------------------------------------------------------------------------------- */
 
 typedef struct kvf_stats_t {
-    uint32_t size;            /* set by the caller to sizeof(kvf_stats_t) */
-    int32_t layers;           /* layers of the cache */
-    int32_t layers_folded;    /* of those, layers whose K or V is coded in fewer than 16 bits (sharing layers count as their owner) */
-    int32_t sequences;        /* not empty */
-    int64_t tokens;           /* rows held, over all sequences */
-    int64_t tokens_sink;      /* of those: the first S of each sequence, exact for ever, */
-    int64_t tokens_body;      /* in packed blocks (full-attention layers), */
-    int64_t tokens_window;    /* exact and recent */
-    int64_t accounted;        /* bytes in use by the cache: equals kvf_bytes for one sequence */
-    int64_t reserved_bytes;   /* bytes mapped, used or not */
-    int64_t resident;         /* bytes of those mappings in physical memory, measured; -1 where the system cannot tell */
-    int64_t f16;              /* bytes of the same rows in f16, no codes */
-    int64_t saturated;        /* values above 65504 that were clipped, since creation */
-    double bits_code_k;       /* bits per key value of the body: codes, scales, padding; mean over layers weighted by values */
+    uint32_t size;  /* set by the caller to sizeof(kvf_stats_t) */
+    int32_t layers; /* layers of the cache */
+    int32_t
+        layers_folded;   /* of those, layers whose K or V is coded in fewer than 16 bits (sharing layers count as their owner) */
+    int32_t sequences;   /* not empty */
+    int64_t tokens;      /* rows held, over all sequences */
+    int64_t tokens_sink; /* of those: the first S of each sequence, exact for ever, */
+    int64_t tokens_body; /* in packed blocks (full-attention layers), */
+    int64_t tokens_window;  /* exact and recent */
+    int64_t accounted;      /* bytes in use by the cache: equals kvf_bytes for one sequence */
+    int64_t reserved_bytes; /* bytes mapped, used or not */
+    int64_t resident;       /* bytes of those mappings in physical memory, measured; -1 where the system cannot tell */
+    int64_t f16;            /* bytes of the same rows in f16, no codes */
+    int64_t saturated;      /* values above 65504 that were clipped, since creation */
+    double bits_code_k;     /* bits per key value of the body: codes, scales, padding; mean over layers weighted by values */
     double bits_code_v;
-    double bits_code;         /* keys and values together */
-    double bits_per_value;    /* all-in: 8 * accounted / values held (0 when empty) */
-    const char *cpu;          /* instruction set in use; belongs to the cache */
-    int64_t tokens_evicted;   /* rows that the policy took from each head of the layer that lost most, over the sequences held */
+    double bits_code;       /* keys and values together */
+    double bits_per_value;  /* all-in: 8 * accounted / values held (0 when empty) */
+    const char *cpu;        /* instruction set in use; belongs to the cache */
+    int64_t tokens_evicted; /* rows that the policy took from each head of the layer that lost most, over the sequences held */
     int64_t reserved[7];
 } kvf_stats_t;
 
@@ -330,11 +332,12 @@ typedef enum kvf_key_rule {
 } kvf_key_rule;
 
 typedef struct kvf_keys_t {
-    uint32_t size;     /* set by the caller to sizeof(kvf_keys_t) */
-    int32_t rule;      /* kvf_key_rule in force; before the first estimates the one that is intended */
-    double mean_share; /* squared length of the mean key over the mean squared length, 0 to 1, over rows S to 63 of the first block
+    uint32_t size; /* set by the caller to sizeof(kvf_keys_t) */
+    int32_t rule;  /* kvf_key_rule in force; before the first estimates the one that is intended */
+    double
+        mean_share; /* squared length of the mean key over the mean squared length, 0 to 1, over rows S to 63 of the first block
                           that was sealed; the head with the most. -1: no block was sealed yet */
-    int32_t risky;     /* 1: mean_share is above 0.95, and the codec would spend its codes on that mean: few bits, no centre */
+    int32_t risky;  /* 1: mean_share is above 0.95, and the codec would spend its codes on that mean: few bits, no centre */
 } kvf_keys_t;
 
 /* KVF_E_ARG: no such layer; KVF_E_VERSION: wrong size. Layers that share K/V answer for their owner. */
@@ -390,24 +393,25 @@ KVF_API int kvf_evict_check(const char *spec, int32_t sink, int32_t recent, int6
                             size_t error_size);
 
 typedef struct kvf_spec_info {
-    char canonical[96];   /* the spec with every option written out */
-    double bits_code;     /* bits per value: codes, scales, padding */
-    size_t block_bytes;   /* one head of one block of 64 tokens */
+    char canonical[96]; /* the spec with every option written out */
+    double bits_code;   /* bits per value: codes, scales, padding */
+    size_t block_bytes; /* one head of one block of 64 tokens */
     int32_t head_dim_padded;
 } kvf_spec_info;
 
 /* Checks a spec for one side and head size. error may be NULL. */
-KVF_API int kvf_spec_check(const char *spec, kvf_side side, int32_t head_dim, kvf_spec_info *info, char *error, size_t error_size);
+KVF_API int kvf_spec_check(const char *spec, kvf_side side, int32_t head_dim, kvf_spec_info *info, char *error,
+                           size_t error_size);
 
 /* What `kvfold quality` once measured of a preset: how far the next-token distribution moves from the one with libllama's own f16 cache,
  * as mean KL divergence over the judged positions of one English text. True of that model and text, which are small; a hint for others.
  * docs/measured has the whole results and the commands. */
 typedef struct kvf_measure {
-    const char *model;  /* file name without .gguf, as "smollm2-135m-instruct-f32" */
-    int32_t context;    /* tokens of the text that was read */
-    int32_t positions;  /* of those, the last ones that were judged */
-    double kld;         /* mean over them, in nats */
-    double kld_error;   /* one standard error of that mean */
+    const char *model; /* file name without .gguf, as "smollm2-135m-instruct-f32" */
+    int32_t context;   /* tokens of the text that was read */
+    int32_t positions; /* of those, the last ones that were judged */
+    double kld;        /* mean over them, in nats */
+    double kld_error;  /* one standard error of that mean */
 } kvf_measure;
 
 typedef struct kvf_preset_info {
@@ -478,8 +482,8 @@ KVF_API int kvf_op_codebook_dequantise(const uint8_t *codes, size_t n, const flo
  * length sqrt(size), as kvf_op_codebook gives them. The codes are those of the operations one after the other, bit for bit. A vector of
  * norm 0 is coded as zeros. Sums are f32, element i into partial sum i % 16, then halves added pairwise. KVF_E_NONFINITE: a norm is not
  * finite. */
-KVF_API int kvf_op_rotate_quantise_pack(const char *rot, uint32_t seed, const float *x, int64_t n, int32_t dim, const float *levels,
-                                        int32_t bits, uint8_t *packed, float *norm);
+KVF_API int kvf_op_rotate_quantise_pack(const char *rot, uint32_t seed, const float *x, int64_t n, int32_t dim,
+                                        const float *levels, int32_t bits, uint8_t *packed, float *norm);
 /* And back: x = the first dim channels of R' (levels[code] * (norm / sqrt(size))). */
 KVF_API int kvf_op_unpack_dequantise_rotate(const char *rot, uint32_t seed, const uint8_t *packed, const float *norm, int64_t n,
                                             int32_t dim, const float *levels, int32_t bits, float *x);

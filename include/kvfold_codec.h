@@ -31,12 +31,12 @@ typedef enum kvf_rotation_kind { KVF_ROT_NONE, KVF_ROT_H, KVF_ROT_H1, KVF_ROT_H2
 
 typedef struct kvf_rotation {
     int32_t kind;
-    int32_t size;         /* channels that are turned: the head size, or more with zeros behind it (h1, h2) */
-    int32_t block;        /* size of Sylvester's part, a power of two */
-    int32_t odd;          /* 12, 20 or 28 when the size is one of these times `block`, else 1 */
-    uint32_t seed;        /* of signs and matrix */
+    int32_t size;          /* channels that are turned: the head size, or more with zeros behind it (h1, h2) */
+    int32_t block;         /* size of Sylvester's part, a power of two */
+    int32_t odd;           /* 12, 20 or 28 when the size is one of these times `block`, else 1 */
+    uint32_t seed;         /* of signs and matrix */
     uint32_t minus[2][32]; /* h1, h2: bit c % 32 of word c / 32: channel c changes its sign before the first, second round */
-    const float *matrix;  /* haar: [size][size], provided by the owner of the part */
+    const float *matrix;   /* haar: [size][size], provided by the owner of the part */
 } kvf_rotation;
 
 /* What a code matrix of KVF_KIND_SUM is made of: coordinates A x of the vector x. The vector decodes to the sum of A^T (decoded
@@ -54,8 +54,8 @@ typedef struct kvf_matrix {
     kvf_select select;   /* channels that the map sees; which are outliers is chosen for each record */
     int32_t size, width; /* coordinates; rounded up to 16 */
     int32_t bits;
-    int32_t table;       /* value = table[table + code] * unit * scale; -1: value = +-1/2 * unit * scale, code 1 for plus */
-    kvf_rotation rot;    /* KVF_MAP_CHANNELS: of the selected channels and the zeros behind them; not haar */
+    int32_t table;    /* value = table[table + code] * unit * scale; -1: value = +-1/2 * unit * scale, code 1 for plus */
+    kvf_rotation rot; /* KVF_MAP_CHANNELS: of the selected channels and the zeros behind them; not haar */
     float unit;
     size_t codes_offset, scale_offset; /* one f16 scale a token */
 } kvf_matrix;
@@ -65,37 +65,37 @@ typedef struct kvf_part {
     const struct kvf_codec *codec;
     kvf_side side;
     kvf_kind kind;
-    int32_t head_dim;     /* channels of a head as the caller sees them */
-    int32_t dim;          /* channels that are coded: head_dim, or more when the transform needs zeros behind it */
-    int32_t dim_pad;      /* channels inside the record: dim rounded up to 16 */
-    int32_t bits;         /* of a code; 16 for KVF_KIND_HALF */
-    int32_t t_group;      /* tokens that share a scale: 1 for KVF_KIND_TOKEN; divides 64 for KVF_KIND_CHANNEL */
-    int32_t c_group;      /* channels that share a scale: any for KVF_KIND_TOKEN (last group may be short); 1 for CHANNEL */
-    int32_t n_cg;         /* ceil(dim / c_group) channel groups, KVF_KIND_TOKEN */
-    int32_t n_tg;         /* 64 / t_group token groups, KVF_KIND_CHANNEL */
-    int32_t has_min;      /* value = code * scale + min; otherwise value = (code - zero) * scale */
-    float zero;           /* used when has_min is 0 */
-    int16_t table[256];   /* KVF_KIND_TABLE: value = table[code] * unit * scale; up to 5 bits each entry fits an int8. TRELLIS: all
+    int32_t head_dim;   /* channels of a head as the caller sees them */
+    int32_t dim;        /* channels that are coded: head_dim, or more when the transform needs zeros behind it */
+    int32_t dim_pad;    /* channels inside the record: dim rounded up to 16 */
+    int32_t bits;       /* of a code; 16 for KVF_KIND_HALF */
+    int32_t t_group;    /* tokens that share a scale: 1 for KVF_KIND_TOKEN; divides 64 for KVF_KIND_CHANNEL */
+    int32_t c_group;    /* channels that share a scale: any for KVF_KIND_TOKEN (last group may be short); 1 for CHANNEL */
+    int32_t n_cg;       /* ceil(dim / c_group) channel groups, KVF_KIND_TOKEN */
+    int32_t n_tg;       /* 64 / t_group token groups, KVF_KIND_CHANNEL */
+    int32_t has_min;    /* value = code * scale + min; otherwise value = (code - zero) * scale */
+    float zero;         /* used when has_min is 0 */
+    int16_t table[256]; /* KVF_KIND_TABLE: value = table[code] * unit * scale; up to 5 bits each entry fits an int8. TRELLIS: all
                              256 are used and fit an int8 */
     float unit;
     kvf_matrix matrix[2]; /* KVF_KIND_SUM */
     int32_t n_matrices;
-    int32_t n_out;        /* outlier channels of a record, 0: none are told apart */
-    size_t set_offset;    /* from the start of the record: one bit a channel, set for outliers */
-    int32_t iid;          /* sketches: 1 for independent normal directions, 0 for orthogonal ones */
-    int32_t stage;        /* rvq: bits of the first of two stages, the low bits of a code */
-    kvf_rotation rot;     /* of the channels before coding; queries are turned too, outputs turned back */
-    int32_t centre;       /* keys: 1 to subtract a centre estimated from the prompt before the transform (calib/self.h) */
-    int32_t block_mean;   /* keys: 1 to subtract the mean of the block's vectors after the transform; the record keeps it */
-    int32_t norm;         /* rule by which the scale of a coded vector is corrected (codec/shared/stages.h) */
-    int32_t scaled;       /* keys: 1 to divide channels by a scale estimated from the prompt; queries are multiplied */
-    size_t scale_offset;  /* bytes from the start of the record to the f16 scales */
-    size_t min_offset;    /* ... to the f16 minima (has_min) */
-    size_t mean_offset;   /* ... to the mean of the block's coded vectors: int8[dim_pad], then its f16 step; 0: none is kept */
-    size_t bytes;         /* of a record, a multiple of 64 */
-    int64_t next_offset;  /* set by the cache, a hint for fetching ahead: the record that is probably read after this one starts */
-    size_t next_bytes;    /* next_offset bytes after the start of this one and has next_bytes bytes; 0: not known */
-    char canonical[96];   /* the spec with every option written out */
+    int32_t n_out;       /* outlier channels of a record, 0: none are told apart */
+    size_t set_offset;   /* from the start of the record: one bit a channel, set for outliers */
+    int32_t iid;         /* sketches: 1 for independent normal directions, 0 for orthogonal ones */
+    int32_t stage;       /* rvq: bits of the first of two stages, the low bits of a code */
+    kvf_rotation rot;    /* of the channels before coding; queries are turned too, outputs turned back */
+    int32_t centre;      /* keys: 1 to subtract a centre estimated from the prompt before the transform (calib/self.h) */
+    int32_t block_mean;  /* keys: 1 to subtract the mean of the block's vectors after the transform; the record keeps it */
+    int32_t norm;        /* rule by which the scale of a coded vector is corrected (codec/shared/stages.h) */
+    int32_t scaled;      /* keys: 1 to divide channels by a scale estimated from the prompt; queries are multiplied */
+    size_t scale_offset; /* bytes from the start of the record to the f16 scales */
+    size_t min_offset;   /* ... to the f16 minima (has_min) */
+    size_t mean_offset;  /* ... to the mean of the block's coded vectors: int8[dim_pad], then its f16 step; 0: none is kept */
+    size_t bytes;        /* of a record, a multiple of 64 */
+    int64_t next_offset; /* set by the cache, a hint for fetching ahead: the record that is probably read after this one starts */
+    size_t next_bytes;   /* next_offset bytes after the start of this one and has next_bytes bytes; 0: not known */
+    char canonical[96];  /* the spec with every option written out */
 } kvf_part;
 
 /* A parsed spec: name, number, options. "kivi4:group=64" is {"kivi", 4, {{"group", "64"}}}; "q8_0:rot=h" is {"q8_0", -1, ...}. */
@@ -113,7 +113,7 @@ typedef struct kvf_spec {
 #define KVF_CODEC_LATENT 1u
 
 typedef struct kvf_codec {
-    const char *name;     /* without the number of bits */
+    const char *name; /* without the number of bits */
     const char *summary;
     const char *examples; /* separated by one space; each is a valid spec: tests, fuzz and bench run over all of them */
     uint32_t sides;       /* bit kvf_side */

@@ -36,21 +36,21 @@ extern "C" {
 typedef struct kvf_llama kvf_llama; /* opaque */
 
 typedef struct kvf_llama_params {
-    uint32_t size;         /* sizeof(kvf_llama_params) */
-    int32_t n_seq;         /* sequences; default 1 */
-    int64_t n_ctx;         /* tokens of the folded context, over all sequences; 0: the training length of the model */
-    int32_t n_batch;       /* rows of one host batch, 0: 255. With n_seq it is fitted so that the host's cells need no padding
+    uint32_t size;        /* sizeof(kvf_llama_params) */
+    int32_t n_seq;        /* sequences; default 1 */
+    int64_t n_ctx;        /* tokens of the folded context, over all sequences; 0: the training length of the model */
+    int32_t n_batch;      /* rows of one host batch, 0: 255. With n_seq it is fitted so that the host's cells need no padding
                               (n_batch + n_seq is a multiple of 256) */
-    const char *k, *v;     /* codec specs; NULL: those of the default preset */
-    const char *kv_layer;  /* NULL or overrides "0,1,8-11=q8_0;5=kivi4/kivi2": layers = K and V, or K/V */
-    int32_t sink, recent;  /* tokens kept exact at the start and at the end; defaults 4 and 64; -1: the default */
-    const char *cpu;       /* instruction set, NULL: best */
-    int32_t exact_bits;    /* how those are kept: 16 (f16), 8 (q8_0); 0: the default, 16 */
-    int32_t seal_each;     /* as in kvf_params: for judging codecs only */
+    const char *k, *v;    /* codec specs; NULL: those of the default preset */
+    const char *kv_layer; /* NULL or overrides "0,1,8-11=q8_0;5=kivi4/kivi2": layers = K and V, or K/V */
+    int32_t sink, recent; /* tokens kept exact at the start and at the end; defaults 4 and 64; -1: the default */
+    const char *cpu;      /* instruction set, NULL: best */
+    int32_t exact_bits;   /* how those are kept: 16 (f16), 8 (q8_0); 0: the default, 16 */
+    int32_t seal_each;    /* as in kvf_params: for judging codecs only */
     int32_t keep_host_attention; /* 1: let libllama compute its own attention too (slower; a check). Default 0 */
     void (*log)(void *user, kvf_log_level level, const char *text);
     void *log_user;
-    const char *evict;     /* which tokens stay, as in kvf_params; NULL: all */
+    const char *evict; /* which tokens stay, as in kvf_params; NULL: all */
     int64_t reserved[6];
 } kvf_llama_params;
 
@@ -90,29 +90,29 @@ KVF_API int64_t kvf_llama_n_ctx(const kvf_llama *h);
 KVF_API kvf_cache *kvf_llama_cache(kvf_llama *h);
 
 typedef struct kvf_llama_stats_t {
-    uint32_t size;         /* set by the caller to sizeof(kvf_llama_stats_t) */
-    int32_t layers_total;  /* layers of the model */
-    int32_t layers_folded; /* of those, folded into coded form by this cache */
+    uint32_t size;            /* set by the caller to sizeof(kvf_llama_stats_t) */
+    int32_t layers_total;     /* layers of the model */
+    int32_t layers_folded;    /* of those, folded into coded form by this cache */
     int32_t layers_attention; /* of those, with attention */
-    int32_t host_cells;    /* token cells that libllama keeps for its batch */
-    int32_t n_batch;       /* rows of one host batch */
-    int64_t host;          /* bytes of those cells */
-    int64_t f16;           /* bytes that plain libllama would allocate for n_ctx tokens, f16, its window caches included */
-    int64_t asks, stops;   /* callback calls, and those at which the graph stopped, since attach */
-    double attend_seconds; /* time in our attention since attach */
+    int32_t host_cells;       /* token cells that libllama keeps for its batch */
+    int32_t n_batch;          /* rows of one host batch */
+    int64_t host;             /* bytes of those cells */
+    int64_t f16;              /* bytes that plain libllama would allocate for n_ctx tokens, f16, its window caches included */
+    int64_t asks, stops;      /* callback calls, and those at which the graph stopped, since attach */
+    double attend_seconds;    /* time in our attention since attach */
     int64_t reserved[8];
 } kvf_llama_stats_t;
 KVF_API int kvf_llama_stats(const kvf_llama *h, kvf_llama_stats_t *s);
 
 typedef struct kvf_llama_layer_t {
-    uint32_t size;      /* set by the caller */
-    int32_t attention;  /* 0: no attention in this layer (recurrent, convolution) */
-    int32_t folded;     /* 1: K/V are ours */
+    uint32_t size;     /* set by the caller */
+    int32_t attention; /* 0: no attention in this layer (recurrent, convolution) */
+    int32_t folded;    /* 1: K/V are ours */
     int32_t q_heads, kv_heads, k_dim, v_dim;
-    int32_t window;     /* 0: full */
-    int32_t share;      /* layer whose K/V it reads, -1: own */
-    int32_t rope_dims;  /* channels that RoPE turns, 0: none found */
-    int32_t rope_mode;  /* ggml rope type */
+    int32_t window;    /* 0: full */
+    int32_t share;     /* layer whose K/V it reads, -1: own */
+    int32_t rope_dims; /* channels that RoPE turns, 0: none found */
+    int32_t rope_mode; /* ggml rope type */
     float rope_base, rope_scale;
     const char *k, *v;  /* canonical codec specs, "" when not folded */
     const char *reason; /* why not folded, "" when folded */

@@ -14,13 +14,14 @@ static double nearest(double x)
 }
 
 /* pi/2 in five parts, the first four of 22 bits, so that k times a part is exact for |k| < 2^31 (Cody and Waite, 1980). */
-static const double HALF_PI[5] = {0x1.921fb00000000p+0, 0x1.5110b00000000p-22, 0x1.1846980000000p-44, 0x1.3198a00000000p-69, 0x1.701b839a25205p-92};
+static const double HALF_PI[5] = {0x1.921fb00000000p+0, 0x1.5110b00000000p-22, 0x1.1846980000000p-44, 0x1.3198a00000000p-69,
+                                  0x1.701b839a25205p-92};
 
 /* Taylor series on [-pi/4, pi/4]: the first term left out is below 2^-56 of the result. */
 static double series_sine(double x)
 {
     static const double c[] = {1.0 / 355687428096000.0, -1.0 / 1307674368000.0, 1.0 / 6227020800.0, -1.0 / 39916800.0,
-                               1.0 / 362880.0, -1.0 / 5040.0, 1.0 / 120.0, -1.0 / 6.0};
+                               1.0 / 362880.0,          -1.0 / 5040.0,          1.0 / 120.0,        -1.0 / 6.0};
     double y = x * x, s = 0;
     for (int i = 0; i < 8; i++) s = s * y + c[i];
     return x + x * y * s;
@@ -29,7 +30,7 @@ static double series_sine(double x)
 static double series_cosine(double x)
 {
     static const double c[] = {1.0 / 20922789888000.0, -1.0 / 87178291200.0, 1.0 / 479001600.0, -1.0 / 3628800.0,
-                               1.0 / 40320.0, -1.0 / 720.0, 1.0 / 24.0};
+                               1.0 / 40320.0,          -1.0 / 720.0,         1.0 / 24.0};
     double y = x * x, s = 0;
     for (int i = 0; i < 7; i++) s = s * y + c[i];
     return (1.0 - 0.5 * y) + y * y * s;

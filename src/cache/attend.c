@@ -19,8 +19,8 @@ static int check_request(kvf_cache *c, const kvf_attention *a)
     if (c->attend.open) return kvfi_fail(c, KVF_E_STATE, "attend: another attention is open; end it first");
     if (!a) return kvfi_fail(c, KVF_E_ARG, "attend: the request is NULL");
     if (a->size != sizeof *a)
-        return kvfi_fail(c, KVF_E_VERSION, "attend: size is %u, this library expects %u; use kvf_attention_init", (unsigned)a->size,
-                         (unsigned)sizeof *a);
+        return kvfi_fail(c, KVF_E_VERSION, "attend: size is %u, this library expects %u; use kvf_attention_init",
+                         (unsigned)a->size, (unsigned)sizeof *a);
     if (a->layer < 0 || a->layer >= c->g.n_layers)
         return kvfi_fail(c, KVF_E_ARG, "attend: layer %d; allowed are 0 to %d", (int)a->layer, (int)c->g.n_layers - 1);
     if (!a->out) return kvfi_fail(c, KVF_E_ARG, "layer %d: out is NULL", (int)a->layer);
@@ -154,8 +154,8 @@ int kvf_attend_end(kvf_plan *plan)
     if (!t->open) return kvfi_fail(c, KVF_E_STATE, "attend: no attention is open");
     int done = atomic_load(&t->done);
     if (done != t->parts)
-        return kvfi_fail(c, KVF_E_STATE, "layer %d: %d of %d parts were done; do the rest and end again", (int)t->request.layer, done,
-                         (int)t->parts);
+        return kvfi_fail(c, KVF_E_STATE, "layer %d: %d of %d parts were done; do the rest and end again", (int)t->request.layer,
+                         done, (int)t->parts);
     t->open = 0;
     if (t->spans > 1)
         for (int32_t i = 0; i < t->n_items; i++)

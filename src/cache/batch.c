@@ -40,7 +40,8 @@ static int check_positions(kvf_cache *c, const kvf_token *tokens, const kvfi_run
     if (first < 0) return kvfi_fail(c, KVF_E_POSITION, "sequence %d: position %d is negative", (int)r->seq, (int)first);
     for (int32_t i = 0; i < r->count; i++, expected++) {
         int32_t row = c->batch.order[r->first + i];
-        if (expected >= INT32_MAX) return kvfi_fail(c, KVF_E_POSITION, "sequence %d: positions end at %d", (int)r->seq, INT32_MAX - 1);
+        if (expected >= INT32_MAX)
+            return kvfi_fail(c, KVF_E_POSITION, "sequence %d: positions end at %d", (int)r->seq, INT32_MAX - 1);
         if (tokens[row].pos != expected)
             return kvfi_fail(c, KVF_E_POSITION, "batch row %d: position %d of sequence %d; the next one is %lld", (int)row,
                              (int)tokens[row].pos, (int)r->seq, (long long)expected);
@@ -130,8 +131,9 @@ static int check_append(kvf_cache *c, int32_t layer, const kvf_view *k, const kv
     if (layer < 0 || layer >= c->g.n_layers)
         return kvfi_fail(c, KVF_E_ARG, "append: layer %d; allowed are 0 to %d", (int)layer, (int)c->g.n_layers - 1);
     const kvfi_layer *l = &c->g.layers[layer];
-    if (l->shares) return kvfi_fail(c, KVF_E_ARG, "append: layer %d shares the rows of layer %d", (int)layer,
-                                    (int)c->g.stores[l->store].layer);
+    if (l->shares)
+        return kvfi_fail(c, KVF_E_ARG, "append: layer %d shares the rows of layer %d", (int)layer,
+                         (int)c->g.stores[l->store].layer);
     if (c->batch.staged[l->store].done) return kvfi_fail(c, KVF_E_STATE, "append: layer %d was appended already", (int)layer);
     int rc = kvfi_check_view(c, layer, "keys", k);
     if (!rc && !l->v_in_k) rc = kvfi_check_view(c, layer, "values", v);
@@ -165,7 +167,8 @@ int kvf_batch_commit(kvf_cache *c)
     if (c->attend.open) return kvfi_fail(c, KVF_E_STATE, "commit: an attention is open; end it first");
     for (int i = 0; i < c->g.n_stores; i++)
         if (!b->staged[i].done)
-            return kvfi_fail(c, KVF_E_STATE, "commit: layer %d was not appended; the batch stays open", (int)c->g.stores[i].layer);
+            return kvfi_fail(c, KVF_E_STATE, "commit: layer %d was not appended; the batch stays open",
+                             (int)c->g.stores[i].layer);
     kvfi_seal_batch(c);
     c->saturated += b->saturated;
     b->n = b->n_runs = 0;

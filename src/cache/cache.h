@@ -12,29 +12,29 @@
 /* A sequence: rows in blocks (the table), then the open rows in the exact window.
  * Positions are first + i inside a block and open_pos + i inside the window; a cut opens a new block with a first of its own. */
 typedef struct kvfi_sequence {
-    int32_t start;        /* first position ever given */
-    int32_t next;         /* next position; lowered by a cut only */
-    int32_t used;         /* 0: empty */
-    int32_t n_blocks;     /* table rows */
-    int32_t gone;         /* blocks whose table row was taken out, as no layer held a row of theirs any more */
-    int32_t table_rows;   /* capacity */
-    int32_t open;         /* rows in the window */
-    int32_t open_pos;     /* position of the first of them */
-    int32_t wasted;       /* rows that blocks have room for behind a cut */
-    int32_t open_slot;    /* its slot in the ring, a multiple of 64 */
-    int32_t has_sink;     /* the sink holds the first rows of block 0 */
-    uint64_t sink_alive;  /* bit i: sink row i was not removed */
+    int32_t start;       /* first position ever given */
+    int32_t next;        /* next position; lowered by a cut only */
+    int32_t used;        /* 0: empty */
+    int32_t n_blocks;    /* table rows */
+    int32_t gone;        /* blocks whose table row was taken out, as no layer held a row of theirs any more */
+    int32_t table_rows;  /* capacity */
+    int32_t open;        /* rows in the window */
+    int32_t open_pos;    /* position of the first of them */
+    int32_t wasted;      /* rows that blocks have room for behind a cut */
+    int32_t open_slot;   /* its slot in the ring, a multiple of 64 */
+    int32_t has_sink;    /* the sink holds the first rows of block 0 */
+    uint64_t sink_alive; /* bit i: sink row i was not removed */
     uint8_t *table;
-    uint8_t *exact;       /* sink and window of every store */
-    int32_t learned;      /* rows that have entered the estimates, at most KVFI_EPOCH_LAST */
-    int32_t query_copy;   /* which copy of the query sums is the committed one */
+    uint8_t *exact;     /* sink and window of every store */
+    int32_t learned;    /* rows that have entered the estimates, at most KVFI_EPOCH_LAST */
+    int32_t query_copy; /* which copy of the query sums is the committed one */
     int32_t n_sets;
     uint32_t sets[KVFI_EPOCHS]; /* table sets, in the pool `tables` */
-    int32_t policy_end;   /* the policy has dropped rows knowing of those before this position; 0: none yet */
-    int32_t *left_to;     /* [n_stores] last position that was freed because it left that store's window; -1: none */
-    int32_t *evicted;     /* [n_stores] rows that each head has lost to the policy */
-    int32_t *first_block; /* [n_stores] blocks before it have left that store's window and are freed */
-    uint64_t *open_dead;  /* bit i of the open rows: removed; window_rows / 64 words */
+    int32_t policy_end;         /* the policy has dropped rows knowing of those before this position; 0: none yet */
+    int32_t *left_to;           /* [n_stores] last position that was freed because it left that store's window; -1: none */
+    int32_t *evicted;           /* [n_stores] rows that each head has lost to the policy */
+    int32_t *first_block;       /* [n_stores] blocks before it have left that store's window and are freed */
+    uint64_t *open_dead;        /* bit i of the open rows: removed; window_rows / 64 words */
 } kvfi_sequence;
 
 /* Rows of the open batch that belong to one sequence: order[first .. first + count). */
@@ -52,11 +52,11 @@ typedef struct kvfi_staged {
 typedef struct kvfi_batch {
     int32_t n; /* 0: none open */
     int32_t n_runs;
-    kvf_token *tokens;    /* [max_batch] */
-    int32_t *order;       /* [max_batch] rows grouped by sequence */
-    kvfi_run *runs;       /* [max_sequences] */
-    uint8_t *queried;     /* [n_layers] its queries have entered the pending sums */
-    kvfi_staged *staged;  /* [n_stores] */
+    kvf_token *tokens;   /* [max_batch] */
+    int32_t *order;      /* [max_batch] rows grouped by sequence */
+    kvfi_run *runs;      /* [max_sequences] */
+    uint8_t *queried;    /* [n_layers] its queries have entered the pending sums */
+    kvfi_staged *staged; /* [n_stores] */
     int64_t saturated;
 } kvfi_batch;
 
@@ -69,14 +69,14 @@ typedef struct kvfi_attend {
     int32_t open;
     kvf_attention request;
     int32_t n_items, spans, parts;
-    kvfi_item *items;       /* [max_items] */
-    uint8_t *partials;      /* [max_parts] */
+    kvfi_item *items;  /* [max_items] */
+    uint8_t *partials; /* [max_parts] */
     atomic_int done;
     atomic_flag *part_taken; /* [max_items or max_parts] each part is done once, however often it is asked for */
-    atomic_flag *slot_busy; /* [threads] */
-    uint8_t *slots;         /* [threads] */
-    uint8_t *coded;         /* seal_each */
-    int32_t by_row;         /* the request's rows are indexed by batch row, not by the host's cell */
+    atomic_flag *slot_busy;  /* [threads] */
+    uint8_t *slots;          /* [threads] */
+    uint8_t *coded;          /* seal_each */
+    int32_t by_row;          /* the request's rows are indexed by batch row, not by the host's cell */
 } kvfi_attend;
 
 struct kvf_cache {

@@ -48,8 +48,8 @@ static int blame(kvf_cache *c, int32_t layer, const char *what, int32_t head, in
                                                   : any_nonfinite_f16(row + size * (size_t)channel, 1)))
         channel++;
     const kvf_token *t = &c->batch.tokens[batch_row];
-    return kvfi_fail(c, KVF_E_NONFINITE, "layer %d, head %d, position %d of sequence %d: %s channel %d is NaN or infinite", (int)layer,
-                     (int)head, (int)t->pos, (int)t->seq, what, (int)channel);
+    return kvfi_fail(c, KVF_E_NONFINITE, "layer %d, head %d, position %d of sequence %d: %s channel %d is NaN or infinite",
+                     (int)layer, (int)head, (int)t->pos, (int)t->seq, what, (int)channel);
 }
 
 int kvfi_check_rows(kvf_cache *c, int32_t layer, const char *what, const kvf_view *v, const int32_t *cells, int32_t heads,

@@ -40,19 +40,19 @@ const char *kvf_cache_error(const kvf_cache *c)
 }
 
 /* The fixed region, listed once: X(field, count, type). */
-#define FIXED(X)                                                                                                                \
-    X(pools, g->n_stores, kvfi_pool)                                                                                            \
-    X(sequences, g->max_sequences, kvfi_sequence)                                                                               \
-    X(batch.tokens, g->max_batch, kvf_token)                                                                                    \
-    X(batch.order, g->max_batch, int32_t)                                                                                       \
-    X(batch.runs, g->max_sequences, kvfi_run)                                                                                   \
+#define FIXED(X)                                                                                                                 \
+    X(pools, g->n_stores, kvfi_pool)                                                                                             \
+    X(sequences, g->max_sequences, kvfi_sequence)                                                                                \
+    X(batch.tokens, g->max_batch, kvf_token)                                                                                     \
+    X(batch.order, g->max_batch, int32_t)                                                                                        \
+    X(batch.runs, g->max_sequences, kvfi_run)                                                                                    \
     X(batch.queried, g->n_layers, uint8_t)                                                                                       \
-    X(batch.staged, g->n_stores, kvfi_staged)                                                                                   \
-    X(attend.items, g->max_items, kvfi_item)                                                                                    \
-    X(attend.part_taken, g->max_items > g->max_parts ? g->max_items : g->max_parts, atomic_flag)                                \
-    X(attend.slot_busy, g->threads, atomic_flag)                                                                                \
-    X(attend.coded, g->coded_bytes, uint8_t)                                                                                    \
-    X(attend.partials, (size_t)g->max_parts * g->partial_bytes, uint8_t)                                                        \
+    X(batch.staged, g->n_stores, kvfi_staged)                                                                                    \
+    X(attend.items, g->max_items, kvfi_item)                                                                                     \
+    X(attend.part_taken, g->max_items > g->max_parts ? g->max_items : g->max_parts, atomic_flag)                                 \
+    X(attend.slot_busy, g->threads, atomic_flag)                                                                                 \
+    X(attend.coded, g->coded_bytes, uint8_t)                                                                                     \
+    X(attend.partials, (size_t)g->max_parts * g->partial_bytes, uint8_t)                                                         \
     X(attend.slots, (size_t)g->threads * g->slot_bytes, uint8_t)
 
 /* At the front of the region, for each sequence: open_dead[window_rows / 64]; first_block, left_to, evicted, each [n_stores]. */
@@ -79,9 +79,9 @@ static void place_fixed(kvf_cache *c)
 {
     const kvfi_geometry *g = &c->g;
     size_t at = (size_t)g->max_sequences * sequence_arrays(g);
-#define PLACE(field, count, type)                                                                                               \
-    at = kvfi_round_up(at, 64);                                                                                                 \
-    c->field = (type *)(void *)(c->fixed + at);                                                                                 \
+#define PLACE(field, count, type)                                                                                                \
+    at = kvfi_round_up(at, 64);                                                                                                  \
+    c->field = (type *)(void *)(c->fixed + at);                                                                                  \
     at += (size_t)(count) * sizeof(type);
     FIXED(PLACE)
 #undef PLACE
@@ -170,7 +170,8 @@ static uint64_t blocks_needed(const kvfi_geometry *g, const kvfi_store *s, int64
 {
     uint64_t all = (uint64_t)tokens / KVF_BLOCK + (uint64_t)sequences * KVFI_SPARE_BLOCKS, kept = all;
     const uint64_t sealing = (uint64_t)batch / KVF_BLOCK + 3;
-    if (s->window) kept = ((uint64_t)s->window + (uint64_t)g->keep) / KVF_BLOCK + sealing;
+    if (s->window)
+        kept = ((uint64_t)s->window + (uint64_t)g->keep) / KVF_BLOCK + sealing;
     else if (s->evicts && !g->evict.policy->score)
         kept = (uint64_t)kvfi_evict_budget(&g->evict, tokens) / KVF_BLOCK + sealing + KVFI_SPARE_BLOCKS;
     return kept * (uint64_t)sequences < all ? kept * (uint64_t)sequences : all;
@@ -182,7 +183,8 @@ static int reserve_pools(kvf_cache *c, int64_t tokens, int32_t sequences, int32_
         uint64_t blocks = blocks_needed(&c->g, &c->g.stores[i], tokens, sequences, batch);
         if (kvfi_pool_grow(&c->pools[i], &c->a, blocks))
             return kvfi_fail(c, KVF_E_NOMEM, "out of memory: layer %d needs %llu blocks of %zu bytes for %lld tokens",
-                             (int)c->g.stores[i].layer, (unsigned long long)blocks, c->g.stores[i].block_bytes, (long long)tokens);
+                             (int)c->g.stores[i].layer, (unsigned long long)blocks, c->g.stores[i].block_bytes,
+                             (long long)tokens);
     }
     return KVF_OK;
 }
@@ -215,7 +217,8 @@ static int32_t sequences_mapped(const kvf_cache *c)
 static int map_sequence(kvf_cache *c, kvfi_sequence *s, int64_t rows)
 {
     if (!s->exact) s->exact = kvfi_alloc(&c->a, c->g.sequence_bytes);
-    if (!s->exact) return kvfi_fail(c, KVF_E_NOMEM, "out of memory: the exact rows of a sequence need %zu bytes", c->g.sequence_bytes);
+    if (!s->exact)
+        return kvfi_fail(c, KVF_E_NOMEM, "out of memory: the exact rows of a sequence need %zu bytes", c->g.sequence_bytes);
     return rows > s->table_rows ? grow_table(c, s, rows) : KVF_OK;
 }
 
@@ -252,7 +255,10 @@ int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t rows)
                              (int)s->table_rows, (long long)c->reserved_tokens);
         return KVF_OK;
     }
-    int64_t grown = rows <= s->table_rows ? 0 : rows < 2 * (int64_t)s->table_rows ? 2 * (int64_t)s->table_rows : rows < 16 ? 16 : rows;
+    int64_t grown = rows <= s->table_rows               ? 0
+                    : rows < 2 * (int64_t)s->table_rows ? 2 * (int64_t)s->table_rows
+                    : rows < 16                         ? 16
+                                                        : rows;
     return map_sequence(c, s, grown);
 }
 
@@ -267,14 +273,16 @@ int kvf_reserve(kvf_cache *c, int64_t tokens, int32_t sequences, int32_t batch)
         return kvfi_fail(c, KVF_E_ARG, "reserve: %d sequences; allowed are 1 to max_sequences (%d)", (int)sequences,
                          (int)g->max_sequences);
     if (batch < 1 || batch > g->max_batch)
-        return kvfi_fail(c, KVF_E_ARG, "reserve: batches of %d rows; allowed are 1 to max_batch (%d)", (int)batch, (int)g->max_batch);
+        return kvfi_fail(c, KVF_E_ARG, "reserve: batches of %d rows; allowed are 1 to max_batch (%d)", (int)batch,
+                         (int)g->max_batch);
     if (c->batch.n) return kvfi_fail(c, KVF_E_STATE, "reserve: a batch is open; commit or abort it first");
     if (tokens < c->reserved_tokens) tokens = c->reserved_tokens;
     if (sequences < c->reserved_sequences) sequences = c->reserved_sequences;
     int rc = reserve_pools(c, tokens, sequences, g->max_batch);
     if (!rc) rc = reserve_sets(c, sequences);
     for (int i = 0; i < g->max_sequences && !rc; i++)
-        if (c->sequences[i].exact || sequences_mapped(c) < sequences) rc = map_sequence(c, &c->sequences[i], tokens / KVF_BLOCK + 1 + KVFI_SPARE_BLOCKS);
+        if (c->sequences[i].exact || sequences_mapped(c) < sequences)
+            rc = map_sequence(c, &c->sequences[i], tokens / KVF_BLOCK + 1 + KVFI_SPARE_BLOCKS);
     if (rc) return rc;
     c->reserved_tokens = tokens;
     if (sequences > c->reserved_sequences) c->reserved_sequences = sequences;

@@ -41,12 +41,12 @@ int64_t kvfi_budget_at(const kvfi_geometry *g, int64_t start, int64_t first)
     return kvfi_evict_budget(&g->evict, first + KVF_BLOCK + g->recent - start);
 }
 
-#define CHECK(condition, ...)                                                                                                   \
-    do {                                                                                                                        \
-        if (!(condition)) {                                                                                                     \
-            kvfi_sentence(error, error_size, __VA_ARGS__);                                                                      \
-            return KVF_E_ARG;                                                                                                   \
-        }                                                                                                                       \
+#define CHECK(condition, ...)                                                                                                    \
+    do {                                                                                                                         \
+        if (!(condition)) {                                                                                                      \
+            kvfi_sentence(error, error_size, __VA_ARGS__);                                                                       \
+            return KVF_E_ARG;                                                                                                    \
+        }                                                                                                                        \
     } while (0)
 
 static int check_params(const kvf_params *p, char *error, size_t error_size)
@@ -59,8 +59,8 @@ static int check_params(const kvf_params *p, char *error, size_t error_size)
     CHECK(p->max_batch >= 1 && p->max_batch <= 65536, "max_batch is %d; allowed are 1 to 65536 rows", (int)p->max_batch);
     CHECK(p->threads >= 1 && p->threads <= 256, "threads is %d; allowed are 1 to 256", (int)p->threads);
     CHECK(p->exact_bits == 16 || p->exact_bits == 8, "exact_bits is %d; allowed are 16 (f16) and 8 (q8_0)", (int)p->exact_bits);
-    CHECK(p->seal_each == 0 || (p->seal_each == 1 && p->recent == 0), "seal_each is %d with recent %d; allowed are 0, and 1 with recent 0",
-          (int)p->seal_each, (int)p->recent);
+    CHECK(p->seal_each == 0 || (p->seal_each == 1 && p->recent == 0),
+          "seal_each is %d with recent %d; allowed are 0, and 1 with recent 0", (int)p->seal_each, (int)p->recent);
     CHECK(p->window_keep >= 0, "window_keep is %d; allowed are 0 and more tokens", (int)p->window_keep);
     return KVF_OK;
 }
@@ -69,8 +69,8 @@ static int check_layer(const kvf_params *p, int i, char *error, size_t error_siz
 {
     const kvf_layer *l = &p->layers[i];
     if (l->size != sizeof *l) {
-        kvfi_sentence(error, error_size, "layer %d: size is %u, this library expects %u; use kvf_layer_init", i, (unsigned)l->size,
-                      (unsigned)sizeof *l);
+        kvfi_sentence(error, error_size, "layer %d: size is %u, this library expects %u; use kvf_layer_init", i,
+                      (unsigned)l->size, (unsigned)sizeof *l);
         return KVF_E_VERSION;
     }
     CHECK(l->kv_heads >= 1 && l->kv_heads <= 4096, "layer %d: kv_heads is %d; allowed are 1 to 4096", i, (int)l->kv_heads);
@@ -85,9 +85,10 @@ static int check_layer(const kvf_params *p, int i, char *error, size_t error_siz
     CHECK(!l->v_in_k || l->v_dim <= l->k_dim, "layer %d: v_in_k needs v_dim (%d) of at most k_dim (%d)", i, (int)l->v_dim,
           (int)l->k_dim);
     CHECK(l->rope_dims >= 0 && l->rope_dims % 2 == 0 && l->rope_dims <= l->k_dim && (!l->rope_dims || l->rope_freq),
-          "layer %d: rope_dims is %d; it must be even, at most k_dim (%d), and have frequencies", i, (int)l->rope_dims, (int)l->k_dim);
-    CHECK(l->rope_style >= KVF_ROPE_NORM && l->rope_style <= KVF_ROPE_UNKNOWN, "layer %d: rope_style is %d; allowed are 0 to 2", i,
-          (int)l->rope_style);
+          "layer %d: rope_dims is %d; it must be even, at most k_dim (%d), and have frequencies", i, (int)l->rope_dims,
+          (int)l->k_dim);
+    CHECK(l->rope_style >= KVF_ROPE_NORM && l->rope_style <= KVF_ROPE_UNKNOWN, "layer %d: rope_style is %d; allowed are 0 to 2",
+          i, (int)l->rope_style);
     CHECK(l->rope_style != KVF_ROPE_UNKNOWN || !l->rope_dims, "layer %d: rope_dims is %d, but its rope_style is unknown", i,
           (int)l->rope_dims);
     for (int32_t f = 0; f < l->rope_dims / 2; f++)
@@ -99,7 +100,8 @@ static int check_layer(const kvf_params *p, int i, char *error, size_t error_siz
 static int check_share(const kvf_params *p, int i, char *error, size_t error_size)
 {
     const kvf_layer *l = &p->layers[i], *o = &p->layers[l->share];
-    CHECK(o->share < 0, "layer %d shares layer %d, which shares layer %d itself; name the owner", i, (int)l->share, (int)o->share);
+    CHECK(o->share < 0, "layer %d shares layer %d, which shares layer %d itself; name the owner", i, (int)l->share,
+          (int)o->share);
     CHECK(o->kv_heads == l->kv_heads && o->k_dim == l->k_dim && o->v_dim == l->v_dim && o->v_in_k == l->v_in_k,
           "layer %d shares layer %d but differs in kv_heads, k_dim, v_dim or v_in_k", i, (int)l->share);
     return KVF_OK;
@@ -114,7 +116,8 @@ static int setup_latent(kvfi_store *s, char *error, size_t error_size)
         return KVF_E_UNSUPPORTED;
     }
     if (s->k.centre || s->k.block_mean || s->k.scaled) {
-        kvfi_sentence(error, error_size, "layer %d: V inside K cannot be centred or scaled with the keys; use centre=none,scale=none",
+        kvfi_sentence(error, error_size,
+                      "layer %d: V inside K cannot be centred or scaled with the keys; use centre=none,scale=none",
                       (int)s->layer);
         return KVF_E_UNSUPPORTED;
     }
@@ -183,11 +186,12 @@ static int setup_layer(kvfi_geometry *g, const kvf_params *p, int i, char *error
     kvfi_store *s = &g->stores[o->store];
     o->v_stride = kvfi_round_up((size_t)l->v_dim, 16);
     if (!s->v_in_k && o->v_stride < (size_t)s->v.dim_pad) o->v_stride = (size_t)s->v.dim_pad;
-    if (!l->window) s->window = 0;
-    else if (s->window && l->window > s->window) s->window = l->window;
+    if (!l->window)
+        s->window = 0;
+    else if (s->window && l->window > s->window)
+        s->window = l->window;
     return KVF_OK;
 }
-
 
 static size_t advance(size_t *at, size_t bytes)
 {

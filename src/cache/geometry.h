@@ -17,75 +17,77 @@ enum {
 
 /* A layer that owns keys and values, with everything needed to store a token of it. */
 typedef struct kvfi_store {
-    kvf_part k, v;        /* v unused when v_in_k */
-    int32_t layer;        /* index of the owning layer, for messages */
+    kvf_part k, v; /* v unused when v_in_k */
+    int32_t layer; /* index of the owning layer, for messages */
     int32_t kv_heads;
     int32_t v_dim;
     int32_t v_in_k;
-    int32_t window;       /* the widest among the layers that read it; 0: everything */
-    int32_t first_head;   /* its first validity word in a table row */
-    int32_t evicts;       /* the policy drops rows of it: it has no window of its own */
-    int32_t first_score;  /* its first head among those whose scores are kept */
-    size_t record_bytes;  /* one head of one block: K record, then V record */
-    size_t block_bytes;   /* kv_heads records */
-    size_t k_row, v_row;  /* bytes of one exact row of one head */
-    kvf_rotation turned;  /* that of the values, as the output is turned back: of the first v_dim channels when v_in_k */
-    int32_t self;         /* its keys have stages estimated from the prompt */
+    int32_t window;      /* the widest among the layers that read it; 0: everything */
+    int32_t first_head;  /* its first validity word in a table row */
+    int32_t evicts;      /* the policy drops rows of it: it has no window of its own */
+    int32_t first_score; /* its first head among those whose scores are kept */
+    size_t record_bytes; /* one head of one block: K record, then V record */
+    size_t block_bytes;  /* kv_heads records */
+    size_t k_row, v_row; /* bytes of one exact row of one head */
+    kvf_rotation turned; /* that of the values, as the output is turned back: of the first v_dim channels when v_in_k */
+    int32_t self;        /* its keys have stages estimated from the prompt */
     int32_t n_pairs;
-    kvfi_pair *pairs;     /* channels that RoPE turns */
-    double mean_share;    /* of the first sealed block's keys, see kvf_keys; -1: none yet */
-    int32_t unturned;     /* the keys turned out not to turn as described */
-    size_t key_sums;      /* offset in a sequence's exact store: [kv_heads][KVFI_KEY_SUMS][dim] doubles */
-    size_t pair_sums;     /* ... [n_pairs][3] doubles */
-    size_t table;         /* offset in a table set: int64 rotate, then [kv_heads] of dim doubles (c_0) and dim floats (scale) */
-    size_t table_head;    /* bytes of one head there */
+    kvfi_pair *pairs;  /* channels that RoPE turns */
+    double mean_share; /* of the first sealed block's keys, see kvf_keys; -1: none yet */
+    int32_t unturned;  /* the keys turned out not to turn as described */
+    size_t key_sums;   /* offset in a sequence's exact store: [kv_heads][KVFI_KEY_SUMS][dim] doubles */
+    size_t pair_sums;  /* ... [n_pairs][3] doubles */
+    size_t table;      /* offset in a table set: int64 rotate, then [kv_heads] of dim doubles (c_0) and dim floats (scale) */
+    size_t table_head; /* bytes of one head there */
     size_t window_k, window_v, sink_k, sink_v; /* offsets in a sequence's exact store: [kv_heads][rows][dim] each */
 } kvfi_store;
 
 typedef struct kvfi_layer {
     int32_t q_heads, kv_heads, k_dim, v_dim, v_in_k;
-    int32_t group;  /* query heads per KV head */
-    int32_t window; /* of this layer's own mask */
-    int32_t store;  /* where its keys and values are */
-    size_t v_stride; /* floats of an accumulator: v_dim and what the transform of the values adds, in whole 64 bytes */
-    size_t query_sums; /* offset in a sequence's exact store, of stores with `self`: two copies (now, pending) of
+    int32_t group;      /* query heads per KV head */
+    int32_t window;     /* of this layer's own mask */
+    int32_t store;      /* where its keys and values are */
+    size_t v_stride;    /* floats of an accumulator: v_dim and what the transform of the values adds, in whole 64 bytes */
+    size_t query_sums;  /* offset in a sequence's exact store, of stores with `self`: two copies (now, pending) of
                           [KVFI_EPOCHS][kv_heads][k_dim] doubles; epoch e is a snapshot at 128 << e rows, the last runs */
     size_t query_bytes; /* of one copy; 0 when the layer gathers none */
-    int32_t shares; /* 1: the store belongs to an earlier layer */
+    int32_t shares;     /* 1: the store belongs to an earlier layer */
 } kvfi_layer;
 
 typedef struct kvfi_geometry {
-    kvfi_kernels kernels;  /* of the instruction set asked for */
+    kvfi_kernels kernels; /* of the instruction set asked for */
     int32_t n_layers, n_stores;
     int32_t sink, recent, keep;
-    int32_t exact_bits;    /* of exact rows: 16 or 8 (rows.h) */
+    int32_t exact_bits; /* of exact rows: 16 or 8 (rows.h) */
     int32_t max_sequences, max_batch, threads;
-    int32_t window_rows;   /* exact rows a sequence has room for: R + 63 rounded up to whole blocks */
+    int32_t window_rows; /* exact rows a sequence has room for: R + 63 rounded up to whole blocks */
     kvfi_evict evict;
-    int32_t n_scored;      /* KV heads whose rows have a score that is kept */
-    int32_t n_heads;       /* KV heads over all stores: validity words of a block */
+    int32_t n_scored; /* KV heads whose rows have a score that is kept */
+    int32_t n_heads;  /* KV heads over all stores: validity words of a block */
     kvfi_layer *layers;
     kvfi_store *stores;
     size_t layers_bytes, stores_bytes;
-    int32_t first_seal;    /* nothing is sealed before this many rows: estimates come first */
+    int32_t first_seal; /* nothing is sealed before this many rows: estimates come first */
     kvfi_pair *pairs;
     size_t pairs_bytes;
-    float *matrices;       /* of rotations that are matrices; stores with equal ones share them */
+    float *matrices; /* of rotations that are matrices; stores with equal ones share them */
     size_t matrices_bytes;
-    size_t table_bytes;    /* of one table set, all stores; 0: no store estimates anything */
+    size_t table_bytes;             /* of one table set, all stores; 0: no store estimates anything */
     size_t sums_offset, sums_bytes; /* the sums of a sequence, contiguous in its exact store */
     /* A row of a sequence's block table: int32 first position and epoch, then ids[n_stores], validity[n_heads], uint16
        scores[n_scored][64]. */
     size_t row_ids, row_valid, row_scores, row_bytes;
     size_t sequence_bytes; /* exact store of one sequence */
     /* Scratch of one thread inside attention: offsets and size; see attend.c. */
-    size_t slot_q, slot_rotated, slot_prepared, slot_scores, slot_bias, slot_acc, slot_acc_rotated, slot_tile_k, slot_tile_v, slot_rows_k, slot_rows_v, slot_bytes;
+    size_t slot_q, slot_rotated, slot_prepared, slot_scores, slot_bias, slot_acc, slot_acc_rotated, slot_tile_k, slot_tile_v,
+        slot_rows_k, slot_rows_v, slot_bytes;
     int32_t seal_each;
-    size_t coded_rows, coded_record, coded_bytes; /* seal_each: offsets of an x[64][pad] tile pair (0), rows and a record; size of all */
-    int32_t max_items;     /* most work items that a batch can make */
-    int32_t max_parts;     /* most parts (items x spans) whose partial results are kept */
-    size_t partial_bytes;  /* of one partial result */
-    size_t fixed_bytes;    /* everything that exists from creation on */
+    size_t coded_rows, coded_record,
+        coded_bytes;      /* seal_each: offsets of an x[64][pad] tile pair (0), rows and a record; size of all */
+    int32_t max_items;    /* most work items that a batch can make */
+    int32_t max_parts;    /* most parts (items x spans) whose partial results are kept */
+    size_t partial_bytes; /* of one partial result */
+    size_t fixed_bytes;   /* everything that exists from creation on */
 } kvfi_geometry;
 
 /* Sizes of so many tokens fit 63 bits at up to 64 MiB a token. */

@@ -63,9 +63,11 @@ void kvfi_say_risky(kvf_cache *c)
         n++;
     }
     if (!n || !c->log) return;
-    kvfi_sentence(text, sizeof text,
-                  "layers %s (%d in all): nearly all of a key is a constant, and its codec does not take it out: expect bad text; "
-                  "centre=prompt or kivi keys do", list, (int)n);
+    kvfi_sentence(
+        text, sizeof text,
+        "layers %s (%d in all): nearly all of a key is a constant, and its codec does not take it out: expect bad text; "
+        "centre=prompt or kivi keys do",
+        list, (int)n);
     c->log(c->log_user, KVF_LOG_WARN, text);
 }
 
@@ -75,7 +77,9 @@ int kvf_keys(const kvf_cache *c, int32_t layer, kvf_keys_t *keys)
     if (keys->size != sizeof *keys) return KVF_E_VERSION;
     const kvfi_store *st = &c->g.stores[c->g.layers[layer].store];
     *keys = (kvf_keys_t){.size = sizeof *keys, .mean_share = st->mean_share, .risky = risky(st)};
-    if (st->k.block_mean) keys->rule = KVF_KEYS_BLOCK_MEAN;
-    else if (st->k.centre) keys->rule = st->n_pairs && !st->unturned ? KVF_KEYS_UNROTATED : KVF_KEYS_PLAIN_MEAN;
+    if (st->k.block_mean)
+        keys->rule = KVF_KEYS_BLOCK_MEAN;
+    else if (st->k.centre)
+        keys->rule = st->n_pairs && !st->unturned ? KVF_KEYS_UNROTATED : KVF_KEYS_PLAIN_MEAN;
     return KVF_OK;
 }

@@ -26,11 +26,13 @@ int kvfi_learn_room(kvf_cache *c)
     for (int32_t i = 0; i < c->batch.n_runs; i++) {
         const kvfi_run *r = &c->batch.runs[i];
         const kvfi_sequence *s = &c->sequences[r->seq];
-        for (int32_t e = s->n_sets; c->g.table_bytes && e < KVFI_EPOCHS; e++) sets += KVFI_EPOCH_FIRST << e <= first_row(s) + r->count;
+        for (int32_t e = s->n_sets; c->g.table_bytes && e < KVFI_EPOCHS; e++)
+            sets += KVFI_EPOCH_FIRST << e <= first_row(s) + r->count;
     }
     if (kvfi_pool_available(&c->tables) >= sets) return KVF_OK;
     if (c->reserved_sequences)
-        return kvfi_fail(c, KVF_E_FULL, "estimates of one more sequence do not fit in the %d that were reserved", (int)c->reserved_sequences);
+        return kvfi_fail(c, KVF_E_FULL, "estimates of one more sequence do not fit in the %d that were reserved",
+                         (int)c->reserved_sequences);
     if (!kvfi_pool_grow(&c->tables, &c->a, (uint64_t)c->tables.in_use + sets + KVFI_EPOCHS)) return KVF_OK;
     return kvfi_fail(c, KVF_E_NOMEM, "out of memory: estimates need %zu bytes a set", c->g.table_bytes);
 }
@@ -88,7 +90,8 @@ static void add_row(kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int
 {
     const kvfi_store *st = &c->g.stores[store];
     kvfi_open_rows open = kvfi_open_keys(c, s, r, store);
-    double turns[512][2], *keys = (double *)(void *)(s->exact + st->key_sums), *pair = (double *)(void *)(s->exact + st->pair_sums);
+    double turns[512][2], *keys = (double *)(void *)(s->exact + st->key_sums),
+                          *pair = (double *)(void *)(s->exact + st->pair_sums);
     uint16_t half[1024];
     float k[1024];
     for (int32_t p = 0; p < st->n_pairs; p++) {
@@ -101,7 +104,7 @@ static void add_row(kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int
         kvfi_read_open(&open, s->open + i, h, half);
         kvfi_load_row(half, 0, st->k.head_dim, k);
         kvfi_add_key(keys + (size_t)h * KVFI_KEY_SUMS * (size_t)st->k.head_dim, k, st->k.head_dim, st->pairs, st->n_pairs,
-                     (const double (*)[2])turns);
+                     (const double(*)[2])turns);
     }
 }
 
@@ -127,9 +130,10 @@ static void say_unturned(kvf_cache *c, kvfi_store *st)
     char text[200];
     if (!c->log || c->said_unturned) return;
     c->said_unturned = 1;
-    kvfi_sentence(text, sizeof text,
-                  "layer %d: the keys do not turn as the RoPE description says; their centre is the plain mean of the prompt's keys",
-                  (int)st->layer);
+    kvfi_sentence(
+        text, sizeof text,
+        "layer %d: the keys do not turn as the RoPE description says; their centre is the plain mean of the prompt's keys",
+        (int)st->layer);
     c->log(c->log_user, KVF_LOG_WARN, text);
 }
 
@@ -138,9 +142,10 @@ static void make_store_tables(kvf_cache *c, kvfi_sequence *s, int store, int32_t
     kvfi_store *st = &c->g.stores[store];
     uint8_t *table = (uint8_t *)(uintptr_t)kvfi_table(c, s, epoch, st);
     double queries[1024], unrotated = 0, plain = 0;
-    kvfi_estimate e = {.pairs = st->pairs, .n_pairs = st->n_pairs, .dim = st->k.head_dim, .centred = st->k.centre, .scaled = st->k.scaled};
+    kvfi_estimate e = {
+        .pairs = st->pairs, .n_pairs = st->n_pairs, .dim = st->k.head_dim, .centred = st->k.centre, .scaled = st->k.scaled};
     e.n = (KVFI_EPOCH_FIRST << epoch) - KVFI_SKIP;
-    e.pair_sums = (const double (*)[3])(const void *)(s->exact + st->pair_sums);
+    e.pair_sums = (const double(*)[3])(const void *)(s->exact + st->pair_sums);
     e.queries = queries;
     for (int32_t h = 0; h < st->kv_heads; h++) {
         e.keys = (const double *)(const void *)(s->exact + st->key_sums) + (size_t)h * KVFI_KEY_SUMS * (size_t)st->k.head_dim;

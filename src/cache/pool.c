@@ -46,8 +46,10 @@ int kvfi_pool_grow(kvfi_pool *p, const kvf_allocator *a, uint64_t blocks)
 uint32_t kvfi_pool_take(kvfi_pool *p)
 {
     uint32_t id = p->free_head;
-    if (id != KVFI_NO_BLOCK) p->free_head = p->blocks[id].next_free;
-    else id = p->untouched++;
+    if (id != KVFI_NO_BLOCK)
+        p->free_head = p->blocks[id].next_free;
+    else
+        id = p->untouched++;
     p->blocks[id].references = 1;
     p->in_use++;
     return id;

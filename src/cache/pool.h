@@ -21,11 +21,11 @@ typedef struct kvfi_chunk {
 
 typedef struct kvfi_pool {
     size_t block_bytes;
-    kvfi_block *blocks;   /* [capacity] */
+    kvfi_block *blocks; /* [capacity] */
     uint32_t capacity;
     uint32_t in_use;
-    uint32_t free_head;   /* blocks that were used before come first: their pages are there already */
-    uint32_t untouched;   /* from here on never handed out */
+    uint32_t free_head; /* blocks that were used before come first: their pages are there already */
+    uint32_t untouched; /* from here on never handed out */
     kvfi_chunk *chunks;
 } kvfi_pool;
 

@@ -52,7 +52,8 @@ static void undo_stages(const reader *r, uint8_t *row, float *x)
 void kvfi_decoded_row(const kvf_cache *c, const kvf_part *part, const void *record, const float *tile, int32_t t, float *x)
 {
     for (int32_t d = 0; d < part->dim; d++)
-        x[d] = part->side == KVF_V ? tile[(size_t)t * (size_t)part->dim_pad + (size_t)d] : tile[(size_t)d * KVF_BLOCK + (size_t)t];
+        x[d] =
+            part->side == KVF_V ? tile[(size_t)t * (size_t)part->dim_pad + (size_t)d] : tile[(size_t)d * KVF_BLOCK + (size_t)t];
     kvfi_add_mean(part, record, x);
     kvfi_rotate_back(&part->rot, c->g.kernels.hadamard, x, (size_t)part->dim, 1);
 }
@@ -94,7 +95,8 @@ static int check_read(kvf_cache *c, int32_t seq, int32_t layer, kvf_side side, i
     if (head < 0 || head >= c->g.layers[layer].kv_heads)
         return kvfi_fail(c, KVF_E_ARG, "read: layer %d, head %d; allowed are 0 to %d", (int)layer, (int)head,
                          (int)c->g.layers[layer].kv_heads - 1);
-    if ((side != KVF_K && side != KVF_V) || !out) return kvfi_fail(c, KVF_E_ARG, "read: a side and a place for the row are needed");
+    if ((side != KVF_K && side != KVF_V) || !out)
+        return kvfi_fail(c, KVF_E_ARG, "read: a side and a place for the row are needed");
     return c->attend.open ? kvfi_fail(c, KVF_E_STATE, "read: an attention is open; end it first") : KVF_OK;
 }
 
@@ -105,8 +107,9 @@ int kvf_seq_read(kvf_cache *c, int32_t seq, int32_t layer, kvf_side side, int32_
     int rc = check_read(c, seq, layer, side, head, out);
     if (rc) return rc;
     const kvfi_layer *l = &c->g.layers[layer];
-    reader r = {c, &c->sequences[seq], &c->g.stores[l->store], l->store, (int32_t)side, head, side == KVF_K ? l->k_dim : l->v_dim};
+    reader r = {
+        c, &c->sequences[seq], &c->g.stores[l->store], l->store, (int32_t)side, head, side == KVF_K ? l->k_dim : l->v_dim};
     if (r.s->used && (from_window(&r, pos, out) || from_sink(&r, pos, out) || from_body(&r, pos, out))) return KVF_OK;
-    return kvfi_fail(c, KVF_E_POSITION, "read: layer %d, head %d holds no row at position %d of sequence %d", (int)layer, (int)head,
-                     (int)pos, (int)seq);
+    return kvfi_fail(c, KVF_E_POSITION, "read: layer %d, head %d holds no row at position %d of sequence %d", (int)layer,
+                     (int)head, (int)pos, (int)seq);
 }

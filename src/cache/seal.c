@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-static const char *staged_row(const kvf_cache *c, const kvf_view *view, const int32_t *cells, const kvfi_run *r, int32_t i, int32_t head)
+static const char *staged_row(const kvf_cache *c, const kvf_view *view, const int32_t *cells, const kvfi_run *r, int32_t i,
+                              int32_t head)
 {
     int32_t row = c->batch.order[r->first + i];
     return (const char *)view->data + (cells ? cells[row] : row) * view->token_stride + head * view->head_stride;
@@ -25,7 +26,8 @@ static uint16_t to_half(const char *element, int32_t type)
     return h;
 }
 
-static uint8_t *window_row(const kvf_cache *c, const kvfi_sequence *s, const uint8_t *window, size_t row_bytes, int32_t i, int32_t head)
+static uint8_t *window_row(const kvf_cache *c, const kvfi_sequence *s, const uint8_t *window, size_t row_bytes, int32_t i,
+                           int32_t head)
 {
     int32_t slot = (s->open_slot + i) % c->g.window_rows;
     return (uint8_t *)(uintptr_t)window + ((size_t)head * (size_t)c->g.window_rows + (size_t)slot) * row_bytes;
@@ -78,7 +80,8 @@ static void apply_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_
     float centre[1024];
     const float *scale = kvfi_block_stages(c, s, st, row, head, centre);
     for (int32_t t = 0; t < KVF_BLOCK; t++)
-        for (int32_t d = 0; d < st->k.head_dim; d++) x[t * st->k.head_dim + d] = (x[t * st->k.head_dim + d] - centre[d]) / scale[d];
+        for (int32_t d = 0; d < st->k.head_dim; d++)
+            x[t * st->k.head_dim + d] = (x[t * st->k.head_dim + d] - centre[d]) / scale[d];
 }
 
 /* 64 open rows from `first` on as floats. */
@@ -160,7 +163,8 @@ static void open_row(kvf_cache *c, kvfi_sequence *s, int32_t j, int32_t next)
     }
 }
 
-static void seal_side(const kvfi_open_rows *o, const kvf_part *part, int store, int32_t seals, int32_t heads, size_t offset, float *x)
+static void seal_side(const kvfi_open_rows *o, const kvf_part *part, int store, int32_t seals, int32_t heads, size_t offset,
+                      float *x)
 {
     kvf_cache *c = (kvf_cache *)(uintptr_t)o->c;
     for (int32_t j = 0; j < seals; j++) {
@@ -172,7 +176,8 @@ static void seal_side(const kvfi_open_rows *o, const kvf_part *part, int store, 
             if (part->side == KVF_K && !c->keys_known && j == 0) kvfi_watch_keys(c, &c->g.stores[store], x);
             if (part->side == KVF_K && c->g.stores[store].evicts) kvfi_score_rows(c, &c->g.stores[store], row, h, x);
             if (part->side == KVF_K && c->g.stores[store].self) apply_stages(c, o->s, &c->g.stores[store], row, h, x);
-            part->codec->encode(part, x, kvfi_pool_data(&c->pools[store], id) + (size_t)h * c->g.stores[store].record_bytes + offset);
+            part->codec->encode(part, x,
+                                kvfi_pool_data(&c->pools[store], id) + (size_t)h * c->g.stores[store].record_bytes + offset);
         }
     }
     keep_open(o, seals, heads);

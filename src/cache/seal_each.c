@@ -14,10 +14,10 @@ typedef struct piece {
     const kvfi_store *st;
     const kvf_part *part;
     const kvf_view *view;
-    const int32_t *rows; /* [n] batch rows */
+    const int32_t *rows;    /* [n] batch rows */
     int32_t n, head, first; /* first: position of the first */
-    float *out;          /* of the head's row 0 */
-    size_t out_stride;   /* floats from one batch row to the next */
+    float *out;             /* of the head's row 0 */
+    size_t out_stride;      /* floats from one batch row to the next */
 } piece;
 
 static void load(const piece *p, float *x)
@@ -56,8 +56,7 @@ static void copy(const piece *p)
     const int32_t dim = p->part->head_dim;
     float *x = (float *)(void *)p->c->attend.coded;
     load(p, x);
-    for (int32_t t = 0; t < p->n; t++)
-        memcpy(p->out + (size_t)p->rows[t] * p->out_stride, x + t * dim, (size_t)dim * sizeof *x);
+    for (int32_t t = 0; t < p->n; t++) memcpy(p->out + (size_t)p->rows[t] * p->out_stride, x + t * dim, (size_t)dim * sizeof *x);
 }
 
 static void code_side(piece *p, kvf_view *view, float *out, int32_t heads)
@@ -73,11 +72,15 @@ static void code_side(piece *p, kvf_view *view, float *out, int32_t heads)
                 p->rows = c->batch.order + r->first + at, p->first = c->batch.tokens[p->rows[0]].pos;
                 p->n = r->count - at < KVF_BLOCK ? r->count - at : KVF_BLOCK;
                 p->out = out + (size_t)p->head * (size_t)dim;
-                if (p->n < KVF_BLOCK || p->s->open % KVF_BLOCK || (c->g.first_seal && !p->s->n_sets)) copy(p);
-                else code(p);
+                if (p->n < KVF_BLOCK || p->s->open % KVF_BLOCK || (c->g.first_seal && !p->s->n_sets))
+                    copy(p);
+                else
+                    code(p);
             }
     }
-    *view = (kvf_view){.data = out, .token_stride = (int64_t)(p->out_stride * sizeof *out), .head_stride = (int64_t)((size_t)dim * sizeof *out),
+    *view = (kvf_view){.data = out,
+                       .token_stride = (int64_t)(p->out_stride * sizeof *out),
+                       .head_stride = (int64_t)((size_t)dim * sizeof *out),
                        .type = KVF_F32};
 }
 

@@ -39,10 +39,11 @@ static int check_windows(kvf_cache *c, const kvfi_sequence *s, int32_t seq, int3
         const int64_t gone = s->left_to[i];
         if (!st->window || gone < 0) continue;
         if (gone > (int64_t)p0 - st->window)
-            return kvfi_fail(c, KVF_E_UNSUPPORTED,
-                             "sequence %d cannot be cut at position %d: layer %d has a window of %d and has freed rows up to position "
-                             "%lld (window_keep is %d)",
-                             (int)seq, (int)p0, (int)st->layer, (int)st->window, (long long)gone, (int)c->g.keep);
+            return kvfi_fail(
+                c, KVF_E_UNSUPPORTED,
+                "sequence %d cannot be cut at position %d: layer %d has a window of %d and has freed rows up to position "
+                "%lld (window_keep is %d)",
+                (int)seq, (int)p0, (int)st->layer, (int)st->window, (long long)gone, (int)c->g.keep);
     }
     return KVF_OK;
 }
@@ -68,19 +69,21 @@ int kvf_can(kvf_cache *c, kvf_ability what, int32_t seq, int32_t pos)
     if (!s->used || pos >= s->next || pos <= s->start) return 1;
     if (check_windows(c, s, seq, pos)) return 0;
     if (what == KVF_CAN_RM_EXACT && c->g.table_bytes && row_index(s, pos) < s->learned) {
-        kvfi_fail(c, KVF_E_UNSUPPORTED, "sequence %d: rows from position %d on have entered the estimates of the first %d rows", (int)seq,
-                  (int)pos, KVFI_EPOCH_LAST);
+        kvfi_fail(c, KVF_E_UNSUPPORTED, "sequence %d: rows from position %d on have entered the estimates of the first %d rows",
+                  (int)seq, (int)pos, KVFI_EPOCH_LAST);
         return 0;
     }
     if (what == KVF_CAN_RM || cut_in_sink(c, s, pos)) return 1;
     if (pos < s->policy_end) {
-        kvfi_fail(c, KVF_E_UNSUPPORTED, "sequence %d: the policy has dropped rows knowing of those up to position %d; a cut at %d does not "
-                  "bring them back", (int)seq, (int)s->policy_end - 1, (int)pos);
+        kvfi_fail(c, KVF_E_UNSUPPORTED,
+                  "sequence %d: the policy has dropped rows knowing of those up to position %d; a cut at %d does not "
+                  "bring them back",
+                  (int)seq, (int)s->policy_end - 1, (int)pos);
         return 0;
     }
     if (pos >= s->open_pos) return 1;
-    kvfi_fail(c, KVF_E_UNSUPPORTED, "sequence %d: rows from position %d to %d are coded; a cut there keeps them so", (int)seq, (int)pos,
-              (int)s->open_pos - 1);
+    kvfi_fail(c, KVF_E_UNSUPPORTED, "sequence %d: rows from position %d to %d are coded; a cut there keeps them so", (int)seq,
+              (int)pos, (int)s->open_pos - 1);
     return 0;
 }
 
@@ -168,8 +171,10 @@ static void reopen_from_sink(kvf_cache *c, kvfi_sequence *s, int32_t rows)
         const kvfi_store *st = &c->g.stores[i];
         for (int32_t h = 0; h < st->kv_heads; h++) {
             size_t window = (size_t)h * (size_t)c->g.window_rows, sink = (size_t)h * (size_t)c->g.sink;
-            memcpy(s->exact + st->window_k + window * st->k_row, s->exact + st->sink_k + sink * st->k_row, (size_t)rows * st->k_row);
-            memcpy(s->exact + st->window_v + window * st->v_row, s->exact + st->sink_v + sink * st->v_row, (size_t)rows * st->v_row);
+            memcpy(s->exact + st->window_k + window * st->k_row, s->exact + st->sink_k + sink * st->k_row,
+                   (size_t)rows * st->k_row);
+            memcpy(s->exact + st->window_v + window * st->v_row, s->exact + st->sink_v + sink * st->v_row,
+                   (size_t)rows * st->v_row);
         }
     }
     s->open = rows, s->has_sink = 0, s->sink_alive = 0;
@@ -178,7 +183,8 @@ static void reopen_from_sink(kvf_cache *c, kvfi_sequence *s, int32_t rows)
 static void cut_open(kvf_cache *c, kvfi_sequence *s, int32_t rows)
 {
     s->open = rows;
-    for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++) s->open_dead[w] &= kvfi_range_bits((int64_t)w * KVF_BLOCK, 0, rows);
+    for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++)
+        s->open_dead[w] &= kvfi_range_bits((int64_t)w * KVF_BLOCK, 0, rows);
 }
 
 /* Room in blocks behind the positions where later blocks, or the window, take over. Between two blocks others may be gone. */

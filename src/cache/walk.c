@@ -21,14 +21,14 @@ typedef struct walk {
     const kvfi_sequence *seq;
     const kvfi_item *item;
     const kvfi_kernels *kernels;
-    int32_t n;        /* vectors */
-    int32_t tiles;    /* 1: unfold tiles */
+    int32_t n;                 /* vectors */
+    int32_t tiles;             /* 1: unfold tiles */
     size_t k_stride, v_stride; /* floats from one vector to the next */
     float *q, *q_rotated, *scores, *acc, *acc_rotated, *tile_k, *tile_v, *bias, *rows_k, *rows_v;
     void *prepared;
-    int32_t epoch;       /* whose channel scale q_rotated has; -1: none yet */
-    int64_t segment;     /* whose centre `offset` has */
-    double centre[1024]; /* of that segment; blocks come in order, so it is turned on from the one before */
+    int32_t epoch;              /* whose channel scale q_rotated has; -1: none yet */
+    int64_t segment;            /* whose centre `offset` has */
+    double centre[1024];        /* of that segment; blocks come in order, so it is turned on from the one before */
     float offset[KVFI_VECTORS]; /* <q, centre> of each vector */
     float max[KVFI_VECTORS], sum[KVFI_VECTORS];
     int32_t pos[KVFI_VECTORS], row[KVFI_VECTORS], head[KVFI_VECTORS]; /* of each vector: position, batch row, query head */
@@ -58,8 +58,10 @@ static void prepare_queries(walk *w)
     for (int32_t v = 0; v < w->n; v++) load_query(w, v, w->q + (size_t)v * w->k_stride);
     w->epoch = -1, w->segment = -1;
     if (w->store->self) return; /* blocks prepare their epoch, see use_tables */
-    if (k->rot.kind) memcpy(w->q_rotated, w->q, (size_t)w->n * w->k_stride * sizeof *w->q);
-    else w->q_rotated = w->q;
+    if (k->rot.kind)
+        memcpy(w->q_rotated, w->q, (size_t)w->n * w->k_stride * sizeof *w->q);
+    else
+        w->q_rotated = w->q;
     transform_queries(w);
 }
 
@@ -120,8 +122,10 @@ static void open_walk(walk *w, kvf_cache *c, const kvfi_item *item, uint8_t *slo
     }
     memset(w->acc, 0, (size_t)w->n * w->v_stride * sizeof *w->acc);
     /* the body accumulates in another domain than the exact rows when its values are turned */
-    if (w->store->turned.kind) memset(w->acc_rotated, 0, (size_t)w->n * w->v_stride * sizeof *w->acc);
-    else w->acc_rotated = w->acc;
+    if (w->store->turned.kind)
+        memset(w->acc_rotated, 0, (size_t)w->n * w->v_stride * sizeof *w->acc);
+    else
+        w->acc_rotated = w->acc;
     prepare_queries(w);
 }
 
@@ -227,16 +231,21 @@ static void block_piece(walk *w, int32_t block)
     if (w->store->self) use_tables(w, row);
     int unfold_k = w->tiles || w->store->v_in_k;
     if (unfold_k) kk->unfold(k, record, w->tile_k);
-    if (w->tiles) w->kernels->tile_score(w->tile_k, k->dim_pad, w->q_rotated, w->k_stride, w->n, w->scores);
-    else kk->score(k, record, w->prepared, w->n, w->scores);
+    if (w->tiles)
+        w->kernels->tile_score(w->tile_k, k->dim_pad, w->q_rotated, w->k_stride, w->n, w->scores);
+    else
+        kk->score(k, record, w->prepared, w->n, w->scores);
     add_offsets(w, record);
     finish_scores(w, first, seen);
     softmax_all(w);
-    if (w->store->v_in_k) turn_tile(w);
-    else if (w->tiles) vk->unfold(v, record + k->bytes, w->tile_v);
+    if (w->store->v_in_k)
+        turn_tile(w);
+    else if (w->tiles)
+        vk->unfold(v, record + k->bytes, w->tile_v);
     if (w->tiles || w->store->v_in_k)
         w->kernels->tile_mix(w->tile_v, (int32_t)w->v_stride, w->scores, w->n, w->acc_rotated, w->v_stride);
-    else vk->mix(v, record + k->bytes, w->scores, w->n, w->acc_rotated, w->v_stride);
+    else
+        vk->mix(v, record + k->bytes, w->scores, w->n, w->acc_rotated, w->v_stride);
 }
 
 static void exact_scores(walk *w, const kvfi_rows *k, int32_t n)
@@ -271,7 +280,8 @@ static void exact_piece(walk *w, const kvfi_rows *k, const kvfi_rows *v, int64_t
 }
 
 /* n rows of a head from `slot` on, as they lie; rows that are not f16 are unpacked to `scratch` first. */
-static kvfi_rows stored_rows(const walk *w, size_t offset, int32_t dim, int32_t rows_per_head, int32_t slot, int32_t n, float *scratch)
+static kvfi_rows stored_rows(const walk *w, size_t offset, int32_t dim, int32_t rows_per_head, int32_t slot, int32_t n,
+                             float *scratch)
 {
     const int32_t bits = w->c->g.exact_bits;
     const size_t row_bytes = kvfi_row_bytes(bits, dim);
@@ -450,7 +460,8 @@ void kvfi_merge_spans(kvf_cache *c, const kvfi_item *item, const uint8_t *partia
     const size_t stride = w.layer->v_stride;
     for (int32_t v = 0; v < item->count; v++) {
         float acc[1024] = {0}, max = -INFINITY, sum = 0;
-        for (int32_t s = 0; s < spans; s++) max = fmaxf(max, ((const float *)(const void *)(partials + (size_t)s * c->g.partial_bytes))[v]);
+        for (int32_t s = 0; s < spans; s++)
+            max = fmaxf(max, ((const float *)(const void *)(partials + (size_t)s * c->g.partial_bytes))[v]);
         for (int32_t s = 0; s < spans && max > -INFINITY; s++) {
             const float *p = (const float *)(const void *)(partials + (size_t)s * c->g.partial_bytes);
             const float factor = expf(p[v] - max), *from = p + 2 * KVFI_DIRECT + (size_t)v * stride;

@@ -16,18 +16,18 @@
 
 enum {
     KVFI_EPOCHS = 4,
-    KVFI_EPOCH_FIRST = 128,  /* rows of epoch 0; epoch e has 128 << e */
+    KVFI_EPOCH_FIRST = 128, /* rows of epoch 0; epoch e has 128 << e */
     KVFI_EPOCH_LAST = 1024,
-    KVFI_SKIP = 4,           /* rows at the start that estimate nothing: sinks */
-    KVFI_SEGMENT = 512,      /* positions that share a centre */
-    KVFI_KEY_SUMS = 4        /* per channel: k, k^2, k cos, k sin */
+    KVFI_SKIP = 4,      /* rows at the start that estimate nothing: sinks */
+    KVFI_SEGMENT = 512, /* positions that share a centre */
+    KVFI_KEY_SUMS = 4   /* per channel: k, k^2, k cos, k sin */
 };
 
 /* Two channels that RoPE turns together by position * freq, and averages over one segment. */
 typedef struct kvfi_pair {
     int32_t a, b;
     double freq;
-    double turn_cos, turn_sin; /* of a whole segment */
+    double turn_cos, turn_sin;   /* of a whole segment */
     double cos, sin, cc, cs, ss; /* averages over positions 0..511 */
 } kvfi_pair;
 

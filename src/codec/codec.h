@@ -25,7 +25,8 @@ typedef struct kvfi_spec_names {
 } kvfi_spec_names;
 
 /* Name, number and options of a spec; *which is the index of the name. Values are not checked. KVF_E_SPEC with a sentence. */
-int kvfi_spec_parse(const char *text, const kvfi_spec_names *names, kvf_spec *spec, int32_t *which, char *error, size_t error_size);
+int kvfi_spec_parse(const char *text, const kvfi_spec_names *names, kvf_spec *spec, int32_t *which, char *error,
+                    size_t error_size);
 
 /* Option helpers for setup functions: the value of `key`, or `fallback`. kvfi_spec_only refuses keys that are not in `allowed`
  * (NULL-terminated). */

@@ -2,6 +2,14 @@
  * What this processor can do. A set counts as present only when the operating system also saves its registers. */
 #include "cpu/isa.h"
 
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+
+#ifndef HWCAP_ASIMDDP
+#define HWCAP_ASIMDDP (1ul << 20) /* C libraries older than the bit */
+#endif
+#endif
+
 #if defined(__x86_64__) || defined(__i386__)
 #include <cpuid.h>
 
@@ -70,6 +78,19 @@ static int has_neon(void)
 #endif
 }
 
+/* The dot product of bytes, optional from Armv8.2 on. Linux tells; elsewhere it is there when every processor that the compiler
+ * builds for has it, as on Apple's. */
+static int has_neondot(void)
+{
+#if defined(__aarch64__) && defined(__linux__)
+    return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__aarch64__) && defined(__ARM_FEATURE_DOTPROD)
+    return 1;
+#else
+    return 0;
+#endif
+}
+
 int kvfi_isa_detect(kvfi_isa isa)
 {
     switch (isa) {
@@ -77,6 +98,7 @@ int kvfi_isa_detect(kvfi_isa isa)
     case KVFI_ISA_avx2: return has_avx2();
     case KVFI_ISA_avx512: return has_avx512();
     case KVFI_ISA_neon: return has_neon();
+    case KVFI_ISA_neondot: return has_neondot();
     case KVFI_ISAS: break;
     }
     return 0;

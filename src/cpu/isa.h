@@ -16,6 +16,9 @@
 #ifndef KVFI_HAVE_NEON
 #define KVFI_HAVE_NEON 0
 #endif
+#ifndef KVFI_HAVE_NEONDOT
+#define KVFI_HAVE_NEONDOT 0
+#endif
 
 typedef enum kvfi_isa {
 #define KVFI_ISA(name, built) KVFI_ISA_##name,

@@ -95,8 +95,8 @@ int kvf_op_rotate_quantise_pack(const char *rot, uint32_t seed, const float *x, 
     return KVF_OK;
 }
 
-int kvf_op_unpack_dequantise_rotate(const char *rot, uint32_t seed, const uint8_t *packed, const float *norm, int64_t n, int32_t dim,
-                                    const float *levels, int32_t bits, float *x)
+int kvf_op_unpack_dequantise_rotate(const char *rot, uint32_t seed, const uint8_t *packed, const float *norm, int64_t n,
+                                    int32_t dim, const float *levels, int32_t bits, float *x)
 {
     uint8_t codes[KVFI_DIM_MAX];
     float y[KVFI_DIM_MAX];

@@ -82,7 +82,8 @@ static void test_policy_of_an_arm(void **state)
     kv_settings others;
     kv_settings_init(&others);
     others.evict = "window:budget=500";
-    assert_int_equal(cli_arms_make(&arms, "f16/f16,sink=0,evict=knorm:budget=300,recent=100,sink=9,f16,small,evict=none", &others), CLI_GO);
+    assert_int_equal(
+        cli_arms_make(&arms, "f16/f16,sink=0,evict=knorm:budget=300,recent=100,sink=9,f16,small,evict=none", &others), CLI_GO);
     assert_int_equal(arms.n, 3);
     assert_int_equal(arms.arm[0].sink, 0);
     assert_string_equal(arms.arm[0].evict, "knorm:budget=300,recent=100,sink=9");
@@ -141,9 +142,12 @@ static void test_too_many(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_length),          cmocka_unit_test(test_arms),     cmocka_unit_test(test_options_of_an_arm),
+        cmocka_unit_test(test_length),
+        cmocka_unit_test(test_arms),
+        cmocka_unit_test(test_options_of_an_arm),
         cmocka_unit_test(test_policy_of_an_arm),
-        cmocka_unit_test(test_what_is_no_list), cmocka_unit_test(test_too_many),
+        cmocka_unit_test(test_what_is_no_list),
+        cmocka_unit_test(test_too_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

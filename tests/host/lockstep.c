@@ -48,7 +48,8 @@ void lockstep(arm *arms, tally *tallies, int n_arms, const llama_token *tokens, 
     }
     for (int32_t at = 0; at < n; at += KVF_BLOCK) {
         bool wanted = at + KVF_BLOCK > first;
-        for (int i = 0; i < n_arms; i++) assert_int_equal(arm_feed(&arms[i], tokens, at, KVF_BLOCK, 0, wanted ? logits[i] : NULL), 0);
+        for (int i = 0; i < n_arms; i++)
+            assert_int_equal(arm_feed(&arms[i], tokens, at, KVF_BLOCK, 0, wanted ? logits[i] : NULL), 0);
         for (int32_t t = at; wanted && t < at + KVF_BLOCK; t++) {
             size_t row = (size_t)(t - at) * (size_t)vocab;
             if (t < first || t > n - 2) continue;

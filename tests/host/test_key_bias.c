@@ -62,8 +62,10 @@ static void test_key_bias(void **state)
         double was = plain[i].sum / POSITIONS, is = biased[i].sum / POSITIONS;
         print_message("%s/%s: mean KLD %.5f, with the constant %.5f\n", K[i], V[i], was, is);
         assert_true(was < 0.01);
-        if (i < CENTRED) assert_true(is < 1.3 * was);
-        else assert_true(is > 1);
+        if (i < CENTRED)
+            assert_true(is < 1.3 * was);
+        else
+            assert_true(is > 1);
         assert_int_equal(calm[i].n, 0);
         assert_int_equal(warned[i].n, i >= CENTRED);
         if (warned[i].n) assert_non_null(strstr(warned[i].text, "layers 0-29 (30 in all)"));

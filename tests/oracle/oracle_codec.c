@@ -512,9 +512,12 @@ static void go(const oracle_plan *p, const double *y, int first, int n, double *
         for (int b = 0; b < 256; b++)
             for (int code = 0; code < 1 << p->bits && least[b] < HUGE_VAL; code++) {
                 int s = (b * (1 << p->bits) + code) % 256;
-                next[s] = fmin(next[s], least[b]);
+                if (least[b] < next[s]) next[s] = least[b];
             }
-        for (int s = 0; s < 256; s++) least[s] = next[s] + pow(y[(c + 64 * p->dim) % p->dim] - p->entry[s], 2);
+        for (int s = 0; s < 256; s++) {
+            double miss = y[(c + 64 * p->dim) % p->dim] - p->entry[s];
+            least[s] = next[s] + miss * miss;
+        }
     }
 }
 
@@ -553,7 +556,7 @@ static void settle_paths(const oracle_plan *p, const double *y, const oracle_val
     for (int t = 0; t < TOKENS; t++) {
         const double *x = y + t * p->dim;
         oracle_value *row = out + t * p->dim;
-        if (t % 4 == first % 4 && !best_path(p, x, got + t * p->dim)) continue;
+        if (t % 16 == first % 16 && !best_path(p, x, got + t * p->dim)) continue;
         for (int c = 0; c < p->dim; c++) row[c].code = got[t * p->dim + c].code, place[c] = &row[c];
         set_states(p, row);
         norm_scale(p, x, place, p->dim, plain_scale(p, x, p->dim));

@@ -49,7 +49,7 @@ void oracle_encode(const oracle_plan *plan, const float *x, oracle_value *out);
 
 /* uni, turbo: where `got` has a neighbouring code and the quotient lay within `close` of the boundary, `out` of oracle_encode
  * takes it, and the scale that belongs to the codes is made anew. tcq: `out` has no codes (-1) before, and takes those of every token
- * whose path is the best one, to within rounding; of every fourth token this is found out, from `first` on. */
+ * whose path is the best one, to within rounding; of every sixteenth token this is found out, from `first` on. */
 void oracle_settle(const oracle_plan *plan, const float *x, const oracle_value *got, double close, int first, oracle_value *out);
 
 /* The levels above 0 of the quantiser of 2^bits levels that has the least mean-square error for one coordinate of a random unit

@@ -116,8 +116,8 @@ static void one(const char *spec, kvf_side side, int dim, ci_kind kind, work *co
     assert_true(oracle_padding_is_zero(&plan, record));
     oracle_encode(&plan, x, want);
     oracle_unpack(&plan, record, got);
-    const int norms = plan.family == ORACLE_UNI || plan.family == ORACLE_TURBO || plan.family == ORACLE_RVQ ||
-                      plan.family == ORACLE_TCQ;
+    const int norms =
+        plan.family == ORACLE_UNI || plan.family == ORACLE_TURBO || plan.family == ORACLE_RVQ || plan.family == ORACLE_TCQ;
     if (norms) oracle_settle(&plan, x, got, TURN_LIMIT, (int)kind, want);
     if (strcmp(plan.rotation.name, "none") || norms) /* also without rotation: norms are f32 sums, the oracle's double */
         compare_turned(&plan, want, got, spec, kind == CI_GAUSS ? count : NULL);
@@ -205,7 +205,8 @@ static void decode_one(const char *spec, kvf_side side, void *user)
         oracle_plan plan;
         kvf_part part;
         int dim = ci_dims[d];
-        if (!ci_fits(spec, dim) || !oracle_read_spec(spec, side == KVF_K, dim, &plan)) continue; /* every_codec_agrees asked which */
+        if (!ci_fits(spec, dim) || !oracle_read_spec(spec, side == KVF_K, dim, &plan))
+            continue; /* every_codec_agrees asked which */
         assert_int_equal(kvfi_part_setup(spec, side, dim, &part, NULL, 0), KVF_OK);
         share_roundings(&plan, &part);
         size_t n = (size_t)(CI_TOKENS * dim);

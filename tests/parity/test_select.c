@@ -70,11 +70,12 @@ static void test_detection(void **state)
                                                            __builtin_cpu_supports("avx512vl") &&
                                                            __builtin_cpu_supports("avx512vnni"));
     assert_int_equal(kvfi_isa_detect(KVFI_ISA_neon), 0);
+    assert_int_equal(kvfi_isa_detect(KVFI_ISA_neondot), 0);
     assert_true(listed("avx2") && listed("avx512"));
 #elif defined(__aarch64__)
     assert_int_equal(kvfi_isa_detect(KVFI_ISA_neon), 1);
     assert_int_equal(kvfi_isa_detect(KVFI_ISA_avx2), 0);
-    assert_true(listed("neon"));
+    assert_true(listed("neon") && listed("neondot"));
 #else
     skip();
 #endif

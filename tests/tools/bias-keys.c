@@ -16,8 +16,8 @@ static uint32_t number(const struct gguf_context *meta, const char *name)
     return key >= 0 && gguf_get_kv_type(meta, key) == GGUF_TYPE_UINT32 ? gguf_get_val_u32(meta, key) : 0;
 }
 
-static void add_bias(struct gguf_context *meta, struct ggml_context *room, uint32_t layer, uint32_t heads, uint32_t dim, float value,
-                     uint32_t channels)
+static void add_bias(struct gguf_context *meta, struct ggml_context *room, uint32_t layer, uint32_t heads, uint32_t dim,
+                     float value, uint32_t channels)
 {
     struct ggml_tensor *t = ggml_new_tensor_1d(room, GGML_TYPE_F32, (int64_t)heads * dim);
     float *bias = t->data;
@@ -32,12 +32,16 @@ static int copy(const char *in, const char *path, float value, uint32_t channels
     struct gguf_context *meta = gguf_init_from_file(in, (struct gguf_init_params){.no_alloc = false, .ctx = &weights});
     if (!meta) return fprintf(stderr, "bias-keys: cannot read %s\n", in), 2;
     uint32_t layers = number(meta, "llama.block_count"), heads = number(meta, "llama.attention.head_count_kv"),
-             q_heads = number(meta, "llama.attention.head_count"), dim = q_heads ? number(meta, "llama.embedding_length") / q_heads : 0;
-    if (!layers || !heads || !dim || channels > dim) return fprintf(stderr, "bias-keys: %s is not a llama model of that shape\n", in), 2;
-    struct ggml_context *room = ggml_init((struct ggml_init_params){.mem_size = layers * (ggml_tensor_overhead() + 4ul * heads * dim + 64)});
+             q_heads = number(meta, "llama.attention.head_count"),
+             dim = q_heads ? number(meta, "llama.embedding_length") / q_heads : 0;
+    if (!layers || !heads || !dim || channels > dim)
+        return fprintf(stderr, "bias-keys: %s is not a llama model of that shape\n", in), 2;
+    struct ggml_context *room =
+        ggml_init((struct ggml_init_params){.mem_size = layers * (ggml_tensor_overhead() + 4ul * heads * dim + 64)});
     struct gguf_context *out = gguf_init_empty();
     gguf_set_kv(out, meta);
-    for (int64_t i = 0; i < gguf_get_n_tensors(meta); i++) gguf_add_tensor(out, ggml_get_tensor(weights, gguf_get_tensor_name(meta, i)));
+    for (int64_t i = 0; i < gguf_get_n_tensors(meta); i++)
+        gguf_add_tensor(out, ggml_get_tensor(weights, gguf_get_tensor_name(meta, i)));
     for (uint32_t i = 0; i < layers; i++) add_bias(out, room, i, heads, dim, value, channels);
     const int ok = gguf_write_to_file(out, path, false);
     gguf_free(out), gguf_free(meta), ggml_free(weights), ggml_free(room);

@@ -62,7 +62,7 @@ typedef struct gen_model {
     enum gen_factors rope_factors;
     float post_norm; /* weight of the norms after attention and feed-forward; 0: 1 */
     unsigned style;
-    int32_t bytes; /* 1: a tokenizer, whose tokens are the 256 bytes, so that the model reads text */
+    int32_t bytes;                           /* 1: a tokenizer, whose tokens are the 256 bytes, so that the model reads text */
     void (*keys)(struct gen *);              /* metadata beyond the common keys */
     void (*globals)(struct gen *);           /* tensors outside the layers, beyond the common ones */
     void (*layer)(struct gen *, int32_t il); /* NULL: the decoder layer */

@@ -24,10 +24,12 @@ static uint64_t place(uint64_t a, uint64_t b, uint64_t c, uint64_t d)
 }
 
 /* Channels of unlike size in keys and queries: every 8th key channel is large, every 8th query channel small. */
-static void fill_head(const sw_options *o, const oracle_rope *r, int text, int layer, int row, int head, float *q, float *k, float *v)
+static void fill_head(const sw_options *o, const oracle_rope *r, int text, int layer, int row, int head, float *q, float *k,
+                      float *v)
 {
     double x[1024], mean = o->mean != 0 ? o->mean : 3;
-    const uint64_t own = place(91, (uint64_t)layer, (uint64_t)head, 0), here = place((uint64_t)text, (uint64_t)layer, (uint64_t)row, (uint64_t)head);
+    const uint64_t own = place(91, (uint64_t)layer, (uint64_t)head, 0),
+                   here = place((uint64_t)text, (uint64_t)layer, (uint64_t)row, (uint64_t)head);
     for (int c = 0; c < o->dim && k; c++)
         x[c] = (mean * gauss(own + (uint64_t)c) + gauss(here + (uint64_t)c)) * (c % 8 == 3 ? 4 : 1);
     if (k && !o->not_rotated) oracle_turn(r, o->dim, x, o->start + row, x);
@@ -142,7 +144,8 @@ static void must(kvf_cache *c, int code)
     if (code) fail_msg("%d, %s", code, kvf_cache_error(c));
 }
 
-static void one_layer(const sw_world *w, kvf_cache *c, int l, const int *text, const int *row, int n, int flags, float *out, float **keep)
+static void one_layer(const sw_world *w, kvf_cache *c, int l, const int *text, const int *row, int n, int flags, float *out,
+                      float **keep)
 {
     float *from[3][SW_TEXTS];
     for (int t = 0; t < SW_TEXTS; t++) from[0][t] = w->text[t].q[l], from[1][t] = w->text[t].k[l], from[2][t] = w->text[t].v[l];

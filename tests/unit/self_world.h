@@ -18,8 +18,8 @@ typedef struct sw_world {
     kvf_params params;
     kvf_layer layers[SW_LAYERS];
     double freq[64];
-    oracle_rope told;   /* what the cache is told */
-    int dim, start;     /* start: first position of every sequence */
+    oracle_rope told; /* what the cache is told */
+    int dim, start;   /* start: first position of every sequence */
     sw_text text[SW_TEXTS];
     int warnings;
     char error[512];

@@ -38,7 +38,7 @@ typedef struct ts_model {
 
 /* n equal layers; everything else has the library's defaults, but for max_sequences = 4 and the instruction set of ts_cpu. */
 void ts_model_init(ts_model *m, int n, int q_heads, int kv_heads, int k_dim, int v_dim, const char *k, const char *v);
-kvf_cache *ts_create(ts_model *m);    /* fails the test when it cannot */
+kvf_cache *ts_create(ts_model *m);      /* fails the test when it cannot */
 int ts_try(ts_model *m, kvf_cache **c); /* only returns the code */
 int64_t ts_bytes(ts_model *m, int64_t tokens);
 int ts_owns(const ts_model *m, int layer); /* stores its own K/V */
@@ -64,20 +64,21 @@ typedef enum ts_layout { TS_PLAIN, TS_STRIDED, TS_HEADS_FIRST, TS_UNALIGNED, TS_
 
 /* How a batch is handed over and attended to. All zero: f16 rows and queries, plain layout, implicit mask. */
 typedef struct ts_how {
-    int type;             /* kvf_type of K and V; 0: f16 */
-    int q_type;           /* of queries; 0: f32 */
+    int type;   /* kvf_type of K and V; 0: f16 */
+    int q_type; /* of queries; 0: f32 */
     ts_layout layout;
-    int scatter;          /* rows lie in shuffled cells, with NaN in the cells between */
-    int mask;             /* 0: NULL; a kvf_type: an explicit mask of that type that says the same as the implicit one */
-    int see_all;          /* explicit mask without the causal rule (one sequence) */
-    int hide_row;         /* this row + 1 sees nothing of the tail (explicit mask); 0: none */
-    float bias;           /* explicit mask: visible entries hold a bias of this size (multiples of 1/8), made from their indices */
+    int scatter;  /* rows lie in shuffled cells, with NaN in the cells between */
+    int mask;     /* 0: NULL; a kvf_type: an explicit mask of that type that says the same as the implicit one */
+    int see_all;  /* explicit mask without the causal rule (one sequence) */
+    int hide_row; /* this row + 1 sees nothing of the tail (explicit mask); 0: none */
+    float bias;   /* explicit mask: visible entries hold a bias of this size (multiples of 1/8), made from their indices */
     float softcap;
     const float *slopes, *sinks;
-    const int *point_at;  /* distances, ends with -1: the query of head h is aimed at the key that far back; NULL: random queries */
-    int whole_f32;        /* K and V rows are not rounded to f16 (needs type f32) */
-    int shuffle_parts;    /* attend in a random order of parts */
-    float scale;          /* 0: 1 / sqrt(k_dim) */
+    const int
+        *point_at;     /* distances, ends with -1: the query of head h is aimed at the key that far back; NULL: random queries */
+    int whole_f32;     /* K and V rows are not rounded to f16 (needs type f32) */
+    int shuffle_parts; /* attend in a random order of parts */
+    float scale;       /* 0: 1 / sqrt(k_dim) */
 } ts_how;
 
 /* A batch made real: contents as plain floats, the same in the memory that is handed over, and what came back. */
@@ -94,9 +95,9 @@ typedef struct ts_batch {
     int n, columns;
     ts_row *rows;
     kvf_token *tokens;
-    int32_t *cells;  /* NULL unless scattered */
-    void *mask;      /* NULL unless explicit; of the layer attended to last */
-    double *bias;    /* [n][n] what the mask says about row j, NULL unless explicit */
+    int32_t *cells; /* NULL unless scattered */
+    void *mask;     /* NULL unless explicit; of the layer attended to last */
+    double *bias;   /* [n][n] what the mask says about row j, NULL unless explicit */
     ts_side q[TS_LAYERS], k[TS_LAYERS], v[TS_LAYERS];
     float *out[TS_LAYERS]; /* [n][q_heads][v_dim], filled by ts_batch_attend */
     float *lse[TS_LAYERS]; /* [n][q_heads] */
@@ -150,12 +151,12 @@ void ts_same_sequence(kvf_cache *a, int32_t seq_a, kvf_cache *b, int32_t seq_b, 
 
 typedef struct ts_heap {
     kvf_allocator hooks;
-    long calls;    /* of allocate */
+    long calls; /* of allocate */
     long releases;
-    long live;     /* blocks */
-    size_t bytes;  /* live */
-    long fail_at;  /* this call of allocate (counted from 1) and every later one return NULL; 0: never */
-    int once;      /* only that one call fails */
+    long live;    /* blocks */
+    size_t bytes; /* live */
+    long fail_at; /* this call of allocate (counted from 1) and every later one return NULL; 0: never */
+    int once;     /* only that one call fails */
 } ts_heap;
 
 void ts_heap_init(ts_heap *h);

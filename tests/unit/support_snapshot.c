@@ -78,8 +78,9 @@ void ts_snapshot_free(ts_snapshot *s)
 
 static void stats_equal(const kvf_stats_t *a, const kvf_stats_t *b)
 {
-#define SAME(field)                                                                                                             \
-    if (a->field != b->field) fail_msg("stats differ in %s: %" PRId64 " and %" PRId64, #field, (int64_t)a->field, (int64_t)b->field)
+#define SAME(field)                                                                                                              \
+    if (a->field != b->field)                                                                                                    \
+    fail_msg("stats differ in %s: %" PRId64 " and %" PRId64, #field, (int64_t)a->field, (int64_t)b->field)
     SAME(layers);
     SAME(layers_folded);
     SAME(sequences);

@@ -203,7 +203,8 @@ static void test_constant_groups(void **state)
                 for (int c = 0; c < 64 * DIM; c++) {
                     assert_true(isfinite(y[c]));
                     if (codecs[i][0] == 'k' || codecs[i][0] == 'f') assert_true(y[c] == stored);
-                    if (strstr(codecs[i], "rot") && fabsf(stored) > 40000.0f) continue; /* its sum overflows an f16 scale: clipped */
+                    if (strstr(codecs[i], "rot") && fabsf(stored) > 40000.0f)
+                        continue; /* its sum overflows an f16 scale: clipped */
                     assert_true(fabsf(y[c] - stored) <= fabsf(stored) / 4 + 1e-6f);
                 }
                 free(record);
@@ -226,7 +227,8 @@ static void test_constant_values_through_the_cache(void **state)
             hand_attend(&h, out, lse);
             float near = fabsf(stored) * (codecs[i][0] == 'q' ? 0.01f : 1e-5f);
             for (int c = 0; c < 2 * DIM; c++)
-                if (!(fabsf(out[c] - stored) <= near)) fail_msg("%s: %g comes back as %g", codecs[i], (double)stored, (double)out[c]);
+                if (!(fabsf(out[c] - stored) <= near))
+                    fail_msg("%s: %g comes back as %g", codecs[i], (double)stored, (double)out[c]);
             hand_close(&h);
         }
 }
@@ -282,8 +284,10 @@ static void poison(ts_side *s, int row, int head, int channel, float what)
 {
     uint16_t half = isnan(what) ? 0x7E00u : what > 0 ? 0x7C00u : 0xFC00u;
     unsigned char *at = (unsigned char *)(uintptr_t)s->view.data + row * s->view.token_stride + head * s->view.head_stride;
-    if (s->view.type == KVF_F16) memcpy(at + channel * 2, &half, 2);
-    else memcpy(at + channel * 4, &what, 4);
+    if (s->view.type == KVF_F16)
+        memcpy(at + channel * 2, &half, 2);
+    else
+        memcpy(at + channel * 4, &what, 4);
 }
 
 static void check_sentence(const kvf_cache *c, int layer, int head, int position)
@@ -304,7 +308,8 @@ static void test_nonfinite_rows(void **state)
     ts_model_init(&m, 3, 6, 3, 64, 80, "kivi4", "q4_0");
     kvf_cache *c = ts_create(&m), *clean = ts_create(&m);
     for (int round = 0; round < 24; round++) {
-        int type = round & 1 ? KVF_F32 : KVF_F16, in_v = round >> 1 & 1, layer = round % 3, head = round / 3 % 3, row = round * 3 % 70;
+        int type = round & 1 ? KVF_F32 : KVF_F16, in_v = round >> 1 & 1, layer = round % 3, head = round / 3 % 3,
+            row = round * 3 % 70;
         int channel = round % 5 == 0 ? 63 : round, before = kvf_seq_pos_max(c, 1) + 1;
         ts_how how = {.type = type, .layout = (ts_layout)(round % TS_LAYOUTS), .scatter = round >> 2 & 1};
         ts_rows(rows, 70, 1, 1, before);
@@ -404,11 +409,34 @@ static void fresh(ts_model *m)
 
 static void test_unknown_codecs(void **state)
 {
-    static const char *const specs[] = {"nosuch4", "kivi5",         "kivi6",          "kivi0",     "kivi9",          "kivi16",  "kivi",
-                                        "",        "q5_0",          "q4_1",           "q4_0:",     "kivi4:",         "kivi4:group",
-                                        "kivi4:group=0", "kivi4:group=48", "kivi4:group=-32", "kivi4:nosuch=1", "q8_0:rot=x", "f16:group=32",
-                                        "kivi4:group=32,group=32", "kivi4 ", "KIVI4", "f32", "kivi-4", "kivi4:group=99999999999999999999",
-                                        "kivi4:group=32,", "f1", "f16f16"};
+    static const char *const specs[] = {"nosuch4",
+                                        "kivi5",
+                                        "kivi6",
+                                        "kivi0",
+                                        "kivi9",
+                                        "kivi16",
+                                        "kivi",
+                                        "",
+                                        "q5_0",
+                                        "q4_1",
+                                        "q4_0:",
+                                        "kivi4:",
+                                        "kivi4:group",
+                                        "kivi4:group=0",
+                                        "kivi4:group=48",
+                                        "kivi4:group=-32",
+                                        "kivi4:nosuch=1",
+                                        "q8_0:rot=x",
+                                        "f16:group=32",
+                                        "kivi4:group=32,group=32",
+                                        "kivi4 ",
+                                        "KIVI4",
+                                        "f32",
+                                        "kivi-4",
+                                        "kivi4:group=99999999999999999999",
+                                        "kivi4:group=32,",
+                                        "f1",
+                                        "f16f16"};
     (void)state;
     for (int i = 0; i < COUNT(specs); i++)
         for (int side = 0; side < 3; side++) {
@@ -442,11 +470,11 @@ static void test_odd_parameters(void **state)
 {
     (void)state;
     ts_model m;
-#define REFUSED(change, code, names)                                                                                            \
-    do {                                                                                                                        \
-        fresh(&m);                                                                                                              \
-        change;                                                                                                                 \
-        refused(&m, code, names);                                                                                               \
+#define REFUSED(change, code, names)                                                                                             \
+    do {                                                                                                                         \
+        fresh(&m);                                                                                                               \
+        change;                                                                                                                  \
+        refused(&m, code, names);                                                                                                \
     } while (0)
     REFUSED(m.params.sink = 65, KVF_E_ARG, "65");
     REFUSED(m.params.sink = -1, KVF_E_ARG, "sink");
@@ -621,13 +649,13 @@ static void test_wrong_requests(void **state)
     float mask[9] = {0};
     ts_begin(c, b);
     ts_batch_request(b, 1, &good, b->out[1], b->lse[1]);
-#define WRONG(change, code)                                                                                                     \
-    do {                                                                                                                        \
-        a = good;                                                                                                               \
-        change;                                                                                                                 \
-        int got = kvf_attend(c, &a);                                                                                            \
-        if (got != (code)) fail_msg("%s: %d (%s), expected %d", #change, got, kvf_cache_error(c), (int)(code));                 \
-        assert_true(strlen(kvf_cache_error(c)) > 10);                                                                           \
+#define WRONG(change, code)                                                                                                      \
+    do {                                                                                                                         \
+        a = good;                                                                                                                \
+        change;                                                                                                                  \
+        int got = kvf_attend(c, &a);                                                                                             \
+        if (got != (code)) fail_msg("%s: %d (%s), expected %d", #change, got, kvf_cache_error(c), (int)(code));                  \
+        assert_true(strlen(kvf_cache_error(c)) > 10);                                                                            \
     } while (0)
     WRONG(a.size = 0, KVF_E_VERSION);
     WRONG(a.size = sizeof a + 8, KVF_E_VERSION);

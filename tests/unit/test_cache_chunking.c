@@ -279,18 +279,12 @@ static void test_sink_rows_are_counted(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_batches_of_any_size),
-        cmocka_unit_test(test_rows_of_eight_bits),
-        cmocka_unit_test(test_small_windows_and_sinks),
-        cmocka_unit_test(test_hash_sees_differences),
-        cmocka_unit_test(test_hash_sees_the_body),
-        cmocka_unit_test(test_layouts_do_not_matter),
-        cmocka_unit_test(test_rounding_to_f16),
-        cmocka_unit_test(test_attention_leaves_no_trace),
-        cmocka_unit_test(test_order_inside_a_batch),
-        cmocka_unit_test(test_interleaved_sequences),
-        cmocka_unit_test(test_residual_of_kivi),
-        cmocka_unit_test(test_sink_rows_are_counted),
+        cmocka_unit_test(test_batches_of_any_size),     cmocka_unit_test(test_rows_of_eight_bits),
+        cmocka_unit_test(test_small_windows_and_sinks), cmocka_unit_test(test_hash_sees_differences),
+        cmocka_unit_test(test_hash_sees_the_body),      cmocka_unit_test(test_layouts_do_not_matter),
+        cmocka_unit_test(test_rounding_to_f16),         cmocka_unit_test(test_attention_leaves_no_trace),
+        cmocka_unit_test(test_order_inside_a_batch),    cmocka_unit_test(test_interleaved_sequences),
+        cmocka_unit_test(test_residual_of_kivi),        cmocka_unit_test(test_sink_rows_are_counted),
     };
     return ts_on_every_cpu("cache_chunking", tests, sizeof tests / sizeof *tests);
 }

@@ -114,7 +114,8 @@ static void test_deep_cut(void **state)
 /* A range in the middle: the rows after it stay, the next position stays. */
 static void test_middle_range(void **state)
 {
-    static const int ranges[][2] = {{20, 40}, {60, 70}, {64, 128}, {100, 140}, {150, 160}, {128, 199}, {4, 199}, {198, 199}, {70, 71}};
+    static const int ranges[][2] = {{20, 40},   {60, 70}, {64, 128},  {100, 140}, {150, 160},
+                                    {128, 199}, {4, 199}, {198, 199}, {70, 71}};
     (void)state;
     for (int i = 0; i < COUNT(codecs); i++)
         for (int j = 0; j < COUNT(ranges); j++) {
@@ -245,9 +246,12 @@ static void test_random_operations(void **state)
         pair_open(&p);
         for (int step = 0; step < 400; step++) {
             int seq = (int)ts_next(&r, 3), last = oracle_pos_max(p.o, seq), what = (int)ts_next(&r, 12);
-            if (what < 6 || last < 1 || !oracle_rows(p.o, seq)) pair_grow(&p, seq, (uint64_t)step + 1, 1 + (int)ts_next(&r, what ? 60 : 300), 50);
-            else if (what < 8) pair_rm(&p, seq, last - (int)ts_next(&r, (uint32_t)(last < 60 ? last : 60)), -1);
-            else if (what < 9) pair_rm(&p, seq, (int)ts_next(&r, (uint32_t)last + 1), -1);
+            if (what < 6 || last < 1 || !oracle_rows(p.o, seq))
+                pair_grow(&p, seq, (uint64_t)step + 1, 1 + (int)ts_next(&r, what ? 60 : 300), 50);
+            else if (what < 8)
+                pair_rm(&p, seq, last - (int)ts_next(&r, (uint32_t)(last < 60 ? last : 60)), -1);
+            else if (what < 9)
+                pair_rm(&p, seq, (int)ts_next(&r, (uint32_t)last + 1), -1);
             else if (what < 11) {
                 int a = (int)ts_next(&r, (uint32_t)last);
                 pair_rm(&p, seq, a, a + 1 + (int)ts_next(&r, (uint32_t)(last - a)));

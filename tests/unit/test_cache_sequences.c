@@ -222,9 +222,12 @@ static void test_last_positions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copy_then_diverge),  cmocka_unit_test(test_copy_shares_memory),
-        cmocka_unit_test(test_rm_in_a_copy),       cmocka_unit_test(test_copy_refused),
-        cmocka_unit_test(test_keep),               cmocka_unit_test(test_positions_from_anywhere),
+        cmocka_unit_test(test_copy_then_diverge),
+        cmocka_unit_test(test_copy_shares_memory),
+        cmocka_unit_test(test_rm_in_a_copy),
+        cmocka_unit_test(test_copy_refused),
+        cmocka_unit_test(test_keep),
+        cmocka_unit_test(test_positions_from_anywhere),
         cmocka_unit_test(test_last_positions),
     };
     return ts_on_every_cpu("cache_sequences", tests, sizeof tests / sizeof *tests);

@@ -60,7 +60,8 @@ static void test_mapped_memory_is_bounded(void **state)
     size_t bytes = heap.bytes;
     ts_grow(c, &m, 0, 1, 4000, 50);
     /* block tables may grow by a few words a block, records may not */
-    if (heap.bytes > bytes + 4000 / 64 * 2 * 64) fail_msg("mapped %zu bytes after 1000 rows and %zu after 5000", bytes, heap.bytes);
+    if (heap.bytes > bytes + 4000 / 64 * 2 * 64)
+        fail_msg("mapped %zu bytes after 1000 rows and %zu after 5000", bytes, heap.bytes);
     kvf_cache_free(&c);
     assert_int_equal(heap.live, 0);
 }
@@ -158,9 +159,8 @@ static void test_ranges_before_the_window(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_memory_is_constant), cmocka_unit_test(test_mapped_memory_is_bounded),
-        cmocka_unit_test(test_cuts),               cmocka_unit_test(test_cut_twice),
-        cmocka_unit_test(test_ranges_before_the_window),
+        cmocka_unit_test(test_memory_is_constant), cmocka_unit_test(test_mapped_memory_is_bounded), cmocka_unit_test(test_cuts),
+        cmocka_unit_test(test_cut_twice),          cmocka_unit_test(test_ranges_before_the_window),
     };
     return ts_on_every_cpu("cache_window", tests, sizeof tests / sizeof *tests);
 }

@@ -221,8 +221,8 @@ static void check_limits(const char *spec, kvf_side side, int head_dim, ci_kind 
  * orthogonal directions, P dimensions: 1.2534 sqrt(P / m). Independent ones: |S| is at most sqrt(m) + sqrt(dim) + 6 (Davidson and
  * Szarek, 2001, but for one matrix in 10^7). Two parts of a key add up as orthogonal vectors, at most sqrt(2) times the larger.
  * Tables: |x - y| <= |x| + |y|, and |y| = |x| under rule n1; rule n2 lengthens by |c| |x| / <c, x>, which 4 bounds for two-valued
- * levels up to 3.6 apart. A trellis promises the nearest of its paths to the whole vector: twice the deviation that is left of a normal
- * one, as no input is twice as hard (the worst that random rows of eight channels, and all rows here, came to is 1.6 times). */
+ * levels up to 3.6 apart. A trellis promises the nearest of its paths to the whole vector; the limit is twice the deviation that is
+ * left of a normal one, for rows that are not normal and for the norm rule. */
 static double sum_row_limit(const char *spec, int dim)
 {
     const int m = strstr(spec, "m=") ? atoi(strstr(spec, "m=") + 2) : (dim + 15) / 16 * 16;
@@ -285,7 +285,7 @@ static void one_spec(const char *spec, kvf_side side, void *user)
             int beyond = kind == CI_LARGE && (!strcmp(spec, "q4_0:rot=h") || (!strncmp(spec, "uni", 3) && dim > 1));
             beyond |= kind == CI_LARGE &&
                       (!strncmp(spec, "turbo", 5) || !strncmp(spec, "rvq", 3)); /* also without: most levels are below 1 */
-            const int whole = ci_sum(spec) || !strncmp(spec, "tcq", 3); /* limits of whole vectors */
+            const int whole = ci_sum(spec) || !strncmp(spec, "tcq", 3);         /* limits of whole vectors */
             beyond |= kind == CI_LARGE && whole;
             if (!round_trip(spec, side, dim, x, in, out) || beyond)
                 ;

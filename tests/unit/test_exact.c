@@ -112,8 +112,9 @@ static void powers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sine_and_cosine), cmocka_unit_test(turns_of_positions), cmocka_unit_test(logarithm),
-        cmocka_unit_test(exponential),     cmocka_unit_test(powers),
+        cmocka_unit_test(sine_and_cosine), cmocka_unit_test(turns_of_positions),
+        cmocka_unit_test(logarithm),       cmocka_unit_test(exponential),
+        cmocka_unit_test(powers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -97,10 +97,14 @@ static void coarse_codes_without_a_centre_are_risky(void **state)
         float bias;
         int rule, risky;
     } cases[] = {
-        {"uni4", 4, KVF_KEYS_PLAIN_MEAN, 0},        {"uni4:centre=none", 4, KVF_KEYS_AS_THEY_ARE, 1},
-        {"q4_0", 4, KVF_KEYS_AS_THEY_ARE, 1},       {"q4_0", 0.5f, KVF_KEYS_AS_THEY_ARE, 0},
-        {"q8_0", 4, KVF_KEYS_AS_THEY_ARE, 0},       {"f16", 4, KVF_KEYS_AS_THEY_ARE, 0},
-        {"q4_0:centre=block", 4, KVF_KEYS_BLOCK_MEAN, 0}, {"turbo3:centre=none", 4, KVF_KEYS_AS_THEY_ARE, 1},
+        {"uni4", 4, KVF_KEYS_PLAIN_MEAN, 0},
+        {"uni4:centre=none", 4, KVF_KEYS_AS_THEY_ARE, 1},
+        {"q4_0", 4, KVF_KEYS_AS_THEY_ARE, 1},
+        {"q4_0", 0.5f, KVF_KEYS_AS_THEY_ARE, 0},
+        {"q8_0", 4, KVF_KEYS_AS_THEY_ARE, 0},
+        {"f16", 4, KVF_KEYS_AS_THEY_ARE, 0},
+        {"q4_0:centre=block", 4, KVF_KEYS_BLOCK_MEAN, 0},
+        {"turbo3:centre=none", 4, KVF_KEYS_AS_THEY_ARE, 1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         said s = {0};
@@ -183,8 +187,10 @@ static void bad_questions(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_share_of_the_mean),    cmocka_unit_test(coarse_codes_without_a_centre_are_risky),
-        cmocka_unit_test(the_warning_names_layers), cmocka_unit_test(unknown_rotation_is_centred_by_block),
+        cmocka_unit_test(the_share_of_the_mean),
+        cmocka_unit_test(coarse_codes_without_a_centre_are_risky),
+        cmocka_unit_test(the_warning_names_layers),
+        cmocka_unit_test(unknown_rotation_is_centred_by_block),
         cmocka_unit_test(bad_questions),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -66,8 +66,8 @@ static void test_accounted_is_the_formula(void **state)
                 if (at[j] > n) ts_grow(c, &m, 1, 1, at[j] - n, 37);
                 int64_t formula = ts_bytes(&m, at[j]), in_use = stats(c).accounted;
                 if (formula != in_use)
-                    fail_msg("kind %d, %s/%s, %d rows: %lld bytes, the formula says %lld", kind, codecs[i][0], codecs[i][1], at[j],
-                             (long long)in_use, (long long)formula);
+                    fail_msg("kind %d, %s/%s, %d rows: %lld bytes, the formula says %lld", kind, codecs[i][0], codecs[i][1],
+                             at[j], (long long)in_use, (long long)formula);
             }
             ts_ok(kvf_seq_rm(c, 1, 0, -1));
             assert_int_equal(stats(c).accounted, ts_bytes(&m, 0));
@@ -346,8 +346,10 @@ static void test_sequence_ids_take_turns(void **state)
         if (into == held[1 - out]) continue;
         ts_ok(kvf_seq_rm(c, held[out], 0, -1));
         held[out] = into;
-        if (kvf_seq_pos_max(c, held[1 - out]) >= 0 && round % 3 == 0) ts_ok(kvf_seq_cp(c, held[1 - out], into));
-        else ts_grow(c, &m, into, 1, 240, 100);
+        if (kvf_seq_pos_max(c, held[1 - out]) >= 0 && round % 3 == 0)
+            ts_ok(kvf_seq_cp(c, held[1 - out], into));
+        else
+            ts_grow(c, &m, into, 1, 240, 100);
         ts_same_sequence(c, into, clean, 0, &m);
     }
     assert_int_equal(calls, heap.calls);

@@ -155,8 +155,10 @@ static void test_attend_fails_cleanly(void **state)
             heap.once = once;
             int code = ts_batch_attend(c, b, 0);
             heap.fail_at = 0;
-            if (code == KVF_OK) done = 1;
-            else assert_int_equal(code, KVF_E_NOMEM);
+            if (code == KVF_OK)
+                done = 1;
+            else
+                assert_int_equal(code, KVF_E_NOMEM);
             ts_ok(ts_batch_attend(c, b, 0));
             ts_model m_clean;
             ts_heap heap_clean;

@@ -98,7 +98,8 @@ static void fused_is_the_steps_one_after_the_other(void **state)
     static const struct {
         int dim;
         const char *rot;
-    } shapes[] = {{1, "h1"}, {2, "h"}, {40, "h"}, {64, "h1"}, {72, "h1"}, {96, "h2"}, {128, "h1"}, {128, "none"}, {576, "h"}, {1024, "h1"}};
+    } shapes[] = {{1, "h1"},  {2, "h"},    {40, "h"},     {64, "h1"}, {72, "h1"},
+                  {96, "h2"}, {128, "h1"}, {128, "none"}, {576, "h"}, {1024, "h1"}};
     for (size_t k = 0; k < sizeof shapes / sizeof *shapes; k++)
         for (int bits = 1; bits <= 8; bits++)
             for (int kind = 0; kind < CI_KIND_COUNT; kind++) {
@@ -210,7 +211,8 @@ int main(void)
         cmocka_unit_test(what_codebooks_refuse),
         cmocka_unit_test(fused_is_the_steps_one_after_the_other),
         cmocka_unit_test(fused_back_has_the_error_of_the_codebook),
-        cmocka_unit_test(rotations_there_and_back), cmocka_unit_test(what_the_fused_form_refuses),
+        cmocka_unit_test(rotations_there_and_back),
+        cmocka_unit_test(what_the_fused_form_refuses),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

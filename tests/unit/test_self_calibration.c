@@ -58,8 +58,8 @@ static void query_means(int text, int store, int head, int rows, double *mean)
     for (int l = 0; l < SW_LAYERS; l++) {
         if ((l == 2 ? 0 : l) != store) continue;
         int group = sw_q_heads(l) / SW_KV;
-        n += oracle_query_squares(sw_query(&world, text, l, 0, head * group), (long)sw_q_heads(l) * world.dim, world.dim, group, world.dim,
-                                  4, rows, mean);
+        n += oracle_query_squares(sw_query(&world, text, l, 0, head * group), (long)sw_q_heads(l) * world.dim, world.dim, group,
+                                  world.dim, 4, rows, mean);
     }
     for (int c = 0; c < world.dim; c++) mean[c] /= (double)n;
 }
@@ -72,14 +72,14 @@ static void compare_table(const kvf_cache *c, int seq, int text, int e, int stor
     const float *scale = kvfi_table_scale(table, st, head);
     double q[1024], want_c0[1024], want_scale[1024], product = 0;
     query_means(text, store, head, epoch_rows(e), q);
-    oracle_estimate(rope, world.dim, sw_key(&world, text, store, 0, head), (long)SW_KV * world.dim, world.start, epoch_rows(e), q, want_c0,
-                    want_scale);
+    oracle_estimate(rope, world.dim, sw_key(&world, text, store, 0, head), (long)SW_KV * world.dim, world.start, epoch_rows(e), q,
+                    want_c0, want_scale);
     assert_int_equal(kvfi_table_turns(table), turns);
     for (int d = 0; d < world.dim; d++) {
         product += log((double)scale[d]);
         if (!(fabs(c0[d] - want_c0[d]) <= TABLE_LIMIT) || !(fabs(scale[d] - want_scale[d]) <= TABLE_LIMIT * want_scale[d]))
-            fail_msg("epoch %d, store %d, head %d, channel %d: centre %.9g scale %.9g, oracle %.9g %.9g", e, store, head, d, c0[d],
-                     (double)scale[d], want_c0[d], want_scale[d]);
+            fail_msg("epoch %d, store %d, head %d, channel %d: centre %.9g scale %.9g, oracle %.9g %.9g", e, store, head, d,
+                     c0[d], (double)scale[d], want_c0[d], want_scale[d]);
     }
     assert_true(fabs(product / world.dim) < TABLE_LIMIT);
 }
@@ -121,7 +121,8 @@ typedef struct history {
 
 static void exact_row(int text, int store, int head, int row, history *h)
 {
-    for (int c = 0; c < world.dim; c++) h->k[(size_t)row * (size_t)world.dim + (size_t)c] = (double)sw_key(&world, text, store, row, head)[c];
+    for (int c = 0; c < world.dim; c++)
+        h->k[(size_t)row * (size_t)world.dim + (size_t)c] = (double)sw_key(&world, text, store, row, head)[c];
     for (int c = 0; c < SW_V_DIM; c++) h->v[row * SW_V_DIM + c] = (double)sw_value(&world, text, store, row, head)[c];
 }
 
@@ -204,7 +205,8 @@ static void compare_attention(kvf_cache *c, int seq, int text, int row, const or
             for (int i = 0; i < SW_V_DIM; i++) unit = fmax(unit, fabs(want[i]));
             for (int i = 0; i < SW_V_DIM; i++)
                 if (!(fabs((double)out[at + i] - want[i]) <= ATTEND_LIMIT * unit))
-                    fail_msg("row %d, layer %d, head %d, channel %d: %.9g, oracle %.9g", row, l, head, i, (double)out[at + i], want[i]);
+                    fail_msg("row %d, layer %d, head %d, channel %d: %.9g, oracle %.9g", row, l, head, i, (double)out[at + i],
+                             want[i]);
         }
 }
 

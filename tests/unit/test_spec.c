@@ -192,7 +192,8 @@ static void example_is_valid(const char *spec, kvf_side side, void *user)
         assert_true(!part.rot.block || (part.rot.block == two && part.rot.size % (part.rot.block * part.rot.odd) == 0));
         assert_true(part.kind != KVF_KIND_CHANNEL ||
                     (64 % part.t_group == 0 && part.n_tg * part.t_group == 64 && part.c_group == 1));
-        assert_true(part.kind != KVF_KIND_TOKEN || (part.t_group == 1 && part.n_cg == (part.dim + part.c_group - 1) / part.c_group));
+        assert_true(part.kind != KVF_KIND_TOKEN ||
+                    (part.t_group == 1 && part.n_cg == (part.dim + part.c_group - 1) / part.c_group));
     }
 }
 

@@ -106,7 +106,8 @@ static void print_fit(int bits)
         fprintf(stderr, "%d bits, start %d: %.5f\n", bits, (int)seed, error);
         if (error < least) least = error, memcpy(best, level, sizeof best);
     }
-    for (int s = 0; s < STATES / 2; s++) top = fmax(top, fabs((double)best[s]));
+    for (int s = 0; s < STATES / 2; s++)
+        if (fabs((double)best[s]) > top) top = fabs((double)best[s]); /* fmax here is more than gcc 12 for AArch64 can take */
     printf("KVFI_TRELLIS(%d, %.9gf", bits, (double)(float)(top / 127));
     for (int s = 0; s < STATES / 2; s++) printf(",%s%.0f", s % 16 ? " " : "\n             ", (double)best[s] * 127 / top);
     printf(")\n");

@@ -17,7 +17,7 @@ typedef struct panel {
 
 /* What codes are looked up in, once as floats and, where they fit, once as bytes. */
 typedef struct entries {
-    int look; /* 0: codes are numbers. 3, 4, 5: a table of up to 8, 16, 32 bytes; 8: a larger one. overlay/coded.h */
+    int look; /* 0: codes are numbers. 3, 4, 5: a table of up to 8, 16, 32 bytes; 8: a larger one. overlay/record.h */
     float unit;
     _Alignas(32) int8_t byte[32];
     _Alignas(32) float wide[256];

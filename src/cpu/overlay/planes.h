@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Products with packed codes by integer dot products. Included by one file of each overlay that has them, everything static: the
+ * Products with packed codes by integer multiplication. Included by one file of each overlay that has its own, everything static: the
  * walk over a record is written once, the arithmetic inside it once per instruction set.
  *   out[v][lane] += sum_r m[v][r] * value[r][lane],  m = query over channels (keys) or weights over tokens (values).
  *

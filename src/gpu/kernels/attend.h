@@ -79,8 +79,7 @@ KVF_FN float kvfi_mix_channel(const KVF_PRIVATE kvfi_shape *s, const KVF_GLOBAL 
     float sum = 0.0f;
     for (int g = 0; g < s->n_tg; g++) {
         float part = 0.0f;
-        for (int t = g * s->t_group; t < (g + 1) * s->t_group; t++)
-            part += w[t] * kvfi_level(s, kvfi_code_of(s, record, t, c));
+        for (int t = g * s->t_group; t < (g + 1) * s->t_group; t++) part += w[t] * kvfi_level(s, kvfi_code_of(s, record, t, c));
         sum += kvfi_section(record, s->scale_offset, g * s->dim_pad + c) * part;
         if (s->has_min)
             sum += kvfi_section(record, s->min_offset, g * s->dim_pad + c) * kvfi_group_sum(w, g * s->t_group, s->t_group);

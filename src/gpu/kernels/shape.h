@@ -17,8 +17,8 @@ typedef struct kvfi_shape {
     int32_t n_cg, n_tg;
     int32_t has_min;
     float zero;
-    const KVF_GLOBAL int16_t *table; /* NULL: uniform codes */
-    float unit;                      /* of a table entry */
+    const KVF_GLOBAL int16_t *table;   /* NULL: uniform codes */
+    float unit;                        /* of a table entry */
     uint32_t scale_offset, min_offset; /* bytes from the start of the record */
 } kvfi_shape;
 
