@@ -167,7 +167,7 @@ static void turn(const kvf_rotation *rot, float *x)
 
 static void turn_back(const kvf_rotation *rot, float *x)
 {
-    float y[KVFI_DIM_MAX];
+    float y[KVFI_DIM_MAX] = {0};
     for (int32_t i = 0; i < rot->size; i++) y[i] = kvfi_dot16(rot->matrix + (size_t)i * (size_t)rot->size, x, rot->size);
     memcpy(x, y, (size_t)rot->size * sizeof *y);
 }
