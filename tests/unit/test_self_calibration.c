@@ -16,7 +16,6 @@
  * TABLE: sums in double against another order of the same sums; the scale is stored in f32 (2^-24).
  * ATTEND: f32 attention over at most 1,300 rows against double, as in the attention oracle's tests, of the largest output. */
 #define TABLE_LIMIT 1e-5
-#define ATTEND_LIMIT 3e-5
 
 static const sw_options kinds[] = {
     {.dim = 64, .rope_dims = 64},
@@ -189,6 +188,12 @@ static void attend(const history *h, const float *q, double *out)
     free(s);
 }
 
+/* Sums in f32 stay within 3e-5; products in 16-bit fixed point (docs/DESIGN.md) round queries and weights, which leaves 2e-4. */
+static double attend_limit(const kvf_cache *c)
+{
+    return c->g.kernels.kind[KVF_KIND_TOKEN].fixed_point ? 2e-4 : 3e-5;
+}
+
 /* A probe of `row` rows of history against the oracle; the probe's own key is exact. */
 static void compare_attention(kvf_cache *c, int seq, int text, int row, const oracle_rope *rope)
 {
@@ -204,7 +209,7 @@ static void compare_attention(kvf_cache *c, int seq, int text, int row, const or
             double unit = 1;
             for (int i = 0; i < SW_V_DIM; i++) unit = fmax(unit, fabs(want[i]));
             for (int i = 0; i < SW_V_DIM; i++)
-                if (!(fabs((double)out[at + i] - want[i]) <= ATTEND_LIMIT * unit))
+                if (!(fabs((double)out[at + i] - want[i]) <= attend_limit(c) * unit))
                     fail_msg("row %d, layer %d, head %d, channel %d: %.9g, oracle %.9g", row, l, head, i, (double)out[at + i],
                              want[i]);
         }
@@ -248,8 +253,8 @@ static void test_many_rows_answer_like_one(void **state)
     sw_probe(&world, c, 0, 0, 1100, one);
     sw_batch(&world, c, &(sw_rows){0, 0, 1100, 1165}, 1, SW_ATTEND | SW_ABORT, many);
     for (int i = 0; i < 4 * SW_V_DIM; i++) {
-        assert_true(fabsf(one[i] - many[i]) < 4 * ATTEND_LIMIT);
-        assert_true(fabsf(one[4 * SW_V_DIM + i] - many[65 * 4 * SW_V_DIM + i]) < 4 * ATTEND_LIMIT);
+        assert_true(fabsf(one[i] - many[i]) < 4 * attend_limit(c));
+        assert_true(fabsf(one[4 * SW_V_DIM + i] - many[65 * 4 * SW_V_DIM + i]) < 4 * attend_limit(c));
     }
     free(many);
     kvf_cache_free(&c);
