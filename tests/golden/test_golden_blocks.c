@@ -47,6 +47,13 @@ static uint64_t hash_records(const char *spec, kvf_side side, int dim)
     return hash;
 }
 
+/* KVFOLD_GOLDEN_SHARE=N: every N-th record, where a processor is emulated or a sanitizer watches; every spec still has some. */
+static int share(void)
+{
+    const char *n = getenv("KVFOLD_GOLDEN_SHARE");
+    return n && atoi(n) > 1 ? atoi(n) : 1;
+}
+
 static void check_spec(const char *spec, kvf_side side, void *user)
 {
     int *seen = user;
@@ -56,11 +63,12 @@ static void check_spec(const char *spec, kvf_side side, void *user)
         for (int i = 0; i < ENTRIES; i++)
             if (!strcmp(table[i].spec, spec) && table[i].side == side && table[i].dim == dims[d]) found = &table[i];
         if (!found) fail_msg("blocks.def has no entry for %s, side %d, head size %d", spec, (int)side, dims[d]);
+        ++*seen;
+        if ((found - table) % share()) continue;
         uint64_t hash = hash_records(spec, side, dims[d]);
         if (hash != found->hash)
             fail_msg("%s, side %d, head size %d: hash %016" PRIx64 ", recorded %016" PRIx64, spec, (int)side, dims[d], hash,
                      found->hash);
-        ++*seen;
     }
 }
 
