@@ -14,12 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { TOKENS = 1024, POSITIONS = 511, CENTRED = 4, ARMS = 7 };
+enum { TOKENS = 768, POSITIONS = 383, CENTRED = 3, ARMS = 5 };
 
 /* Plain libllama; codecs that cope; codecs that do not. */
-static const char *const K[ARMS] = {
-    NULL, "turbo4", "uni4", "kivi4", "q4_0:rot=h", "uni4:centre=none,scale=none", "turbo4:centre=none,scale=none"};
-static const char *const V[ARMS] = {NULL, "turbo4", "uni4", "kivi4", "q4_0:rot=h", "uni4", "turbo4"};
+static const char *const K[ARMS] = {NULL, "uni4", "kivi4", "q4_0:rot=h", "turbo4:centre=none,scale=none"};
+static const char *const V[ARMS] = {NULL, "uni4", "kivi4", "q4_0:rot=h", "turbo4"};
 
 typedef struct said {
     int n;
