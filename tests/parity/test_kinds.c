@@ -193,7 +193,7 @@ static void check_codec(const kvfi_kernels *scalar, const kvfi_kernels *fast, co
             char error[256];
             const int dim = ci_dims[d];
             const uint64_t seed = (uint64_t)++ * round;
-            if ((d + kind + *round) % 3) continue; /* a third, another one for each codec */
+            if ((d + kind + *round) % CI_SHARE) continue; /* another share for each codec */
             px_at("%s: %s, %s, %d channels, %s, round %d", fast->name, spec, side ? "values" : "keys", dim, ci_kind_name[kind],
                   *round);
             if (kvfi_part_setup(spec, side, dim, &part, error, sizeof error)) continue; /* e.g. a rotation of odd sizes */

@@ -138,8 +138,9 @@ static inline int ci_word(const char **list, char spec[64])
 }
 
 /* Tests over every spec, head size and kind of input take a share of them, another for each spec: each size and each kind still meets
- * every spec. Under a sanitizer, several times slower, the share is smaller. */
-#if defined(__SANITIZE_ADDRESS__)
+ * every spec. Under a sanitizer or an emulator, several times slower, the share is
+ * smaller. */
+#if defined(__SANITIZE_ADDRESS__) || defined(TESTS_EMULATED)
 enum { CI_SHARE = 7 };
 #else
 enum { CI_SHARE = 3 };
