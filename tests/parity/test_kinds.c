@@ -272,6 +272,7 @@ static void check_invented(const kvfi_kernels *scalar, const kvfi_kernels *fast,
                 uint64_t seed = (uint64_t)++round;
                 const int group = groups[kind == KVF_KIND_CHANNEL][g], has_min = (round + d) % 2 && !table;
                 if (g > 1 && (g + d + bits) % 4) continue;      /* the usual groups always, the others by turns */
+                if (CI_SHARE > 3 && (g + d + bits + side) % 4) continue; /* where that is slow, those by turns, too */
                 if (trellis && (g || ci_dims[d] < 8)) continue; /* which knows no groups */
                 kvf_part part = invent(kind, (kvf_side)side, bits, trellis ? ci_dims[d] : group, has_min, ci_dims[d]);
                 if (table) invent_table(&part, &seed);
