@@ -118,9 +118,9 @@ typedef struct kvf_codec {
     const char *examples; /* separated by one space; each is a valid spec: tests, fuzz and bench run over all of them */
     uint32_t sides;       /* bit kvf_side */
     uint32_t flags;       /* KVF_CODEC_* */
-    /* Checks the spec and fills everything of *part but codec and side. Returns KVF_OK, KVF_E_SPEC or KVF_E_UNSUPPORTED with a
+    /* Checks the spec and fills everything of *part but codec and side, which are set. Returns KVF_OK, KVF_E_SPEC or KVF_E_UNSUPPORTED with a
      * sentence in error that says what is allowed. dim, the head size, is 1 to 1024. */
-    int (*setup)(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t error_size);
+    int (*setup)(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t error_size);
     /* x[64][head_dim], finite -> record of part->bytes bytes, all of them written. Exact arithmetic: the same bytes on every
      * target. x has room for 64 * dim_pad floats and may be overwritten (the transform works in place). Never fails. */
     void (*encode)(const kvf_part *part, float *x, void *record);

@@ -145,7 +145,7 @@ int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part
         return KVF_E_UNSUPPORTED;
     }
     kvf_part made = {.codec = codec, .side = side};
-    rc = codec->setup(&spec, side, dim, &made, error, size);
+    rc = codec->setup(&spec, dim, &made, error, size);
     if (rc == KVF_OK) *part = made;
     return rc;
 }

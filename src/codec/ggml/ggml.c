@@ -11,7 +11,7 @@
 
 enum { GROUP = 32, GROUPS_MAX = KVFI_DIM_MAX / GROUP };
 
-static int setup(const kvf_spec *spec, int32_t dim, int32_t bits, kvf_part *part, char *error, size_t size)
+static int setup_bits(const kvf_spec *spec, int32_t dim, int32_t bits, kvf_part *part, char *error, size_t size)
 {
     static const char *const options[] = {KVFI_STAGE_OPTIONS, NULL};
     int rc = kvfi_spec_no_bits(spec, error, size);
@@ -29,16 +29,14 @@ static int setup(const kvf_spec *spec, int32_t dim, int32_t bits, kvf_part *part
     return KVF_OK;
 }
 
-static int setup_q8_0(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+static int setup_q8_0(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    (void)side; /* spec.c has set part->side */
-    return setup(spec, dim, 8, part, error, size);
+    return setup_bits(spec, dim, 8, part, error, size);
 }
 
-static int setup_q4_0(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+static int setup_q4_0(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    (void)side;
-    return setup(spec, dim, 4, part, error, size);
+    return setup_bits(spec, dim, 4, part, error, size);
 }
 
 static int code(int bits, float x, float inverse)

@@ -5,10 +5,9 @@
 #include <stdio.h>
 #include <string.h>
 
-static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
 {
     static const char *const options[] = {NULL};
-    (void)side;
     int rc = kvfi_spec_no_bits(spec, error, size);
     if (!rc) rc = kvfi_spec_only(spec, options, error, size);
     if (rc) return rc;

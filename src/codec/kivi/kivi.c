@@ -29,9 +29,10 @@ static int check_group(kvf_side side, int32_t group, char *error, size_t size)
     return KVF_E_SPEC;
 }
 
-static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
 {
     static const char *const options[] = {"group", NULL};
+    const kvf_side side = part->side;
     int32_t group;
     int rc = check_bits(spec, error, size);
     if (!rc) rc = kvfi_spec_only(spec, options, error, size);

@@ -9,17 +9,14 @@
 
 #include <stdio.h>
 
-static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    static const char *const options[] = {KVFI_STAGE_OPTIONS, "norm", "sketch", NULL};
-    (void)side; /* part->side */
+    static const char *const options[] = {KVFI_ROTATED_OPTIONS, "sketch", NULL};
     if (spec->bits < 2 || spec->bits > 5) {
         kvfi_sentence(error, size, "codec 'prod' has 2 to 5 bits: prod2 prod3 prod4 prod5 (one bit alone is qjl)");
         return KVF_E_SPEC;
     }
-    int rc = kvfi_spec_only(spec, options, error, size);
-    if (!rc) rc = kvfi_spec_stages(spec, "h1", "prompt", dim, part, error, size);
-    if (!rc) rc = kvfi_spec_norm(spec, part, error, size);
+    int rc = kvfi_spec_rotated(spec, options, dim, part, error, size);
     if (!rc) rc = kvfi_spec_sketch(spec, part, error, size);
     if (rc) return rc;
     if (!kvfi_spec_get(spec, "norm", NULL)) part->norm = KVFI_NORM_LEAST; /* leaves the shortest residual */

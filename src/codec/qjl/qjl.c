@@ -20,11 +20,10 @@ static int parse_rows(const kvf_spec *spec, int32_t dim_pad, int32_t *rows, char
     return KVF_E_SPEC;
 }
 
-static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
 {
     static const char *const options[] = {KVFI_STAGE_OPTIONS, "m", "sketch", "outliers", NULL};
     int32_t rows;
-    (void)side; /* keys */
     int rc = kvfi_spec_no_bits(spec, error, size);
     if (!rc) rc = kvfi_spec_only(spec, options, error, size);
     if (!rc) rc = kvfi_spec_stages(spec, "none", "prompt", dim, part, error, size);

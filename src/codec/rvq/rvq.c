@@ -78,17 +78,14 @@ static void make_table(kvf_part *part, int32_t first, int earlier)
             (int16_t)(entry_of(levels, first, code & ((1 << first) - 1), unit) + entry_of(second, rest, code >> first, unit));
 }
 
-static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    static const char *const options[] = {KVFI_STAGE_OPTIONS, "norm", "stages", "tuned", NULL};
+    static const char *const options[] = {KVFI_ROTATED_OPTIONS, "stages", "tuned", NULL};
     int32_t first;
     int earlier;
-    (void)side; /* part->side */
     int rc = parse_stages(spec, &first, error, size);
-    if (!rc) rc = kvfi_spec_only(spec, options, error, size);
+    if (!rc) rc = kvfi_spec_rotated(spec, options, dim, part, error, size);
     if (!rc) rc = parse_tuned(spec, &earlier, error, size);
-    if (!rc) rc = kvfi_spec_stages(spec, "h1", "prompt", dim, part, error, size);
-    if (!rc) rc = kvfi_spec_norm(spec, part, error, size);
     if (rc) return rc;
     part->kind = KVF_KIND_TABLE;
     part->bits = spec->bits;

@@ -41,22 +41,6 @@ static int odd_entry(int32_t odd, int32_t i, int32_t j)
     return odd == 28 ? paley_second(13, i, j) : paley_first(odd - 1, i, j);
 }
 
-void kvfi_hadamard_odd(float *x, int32_t odd, int32_t run, int back)
-{
-    float column[28];
-    int8_t sign[28][28];
-    for (int32_t i = 0; i < odd; i++)
-        for (int32_t j = 0; j < odd; j++) sign[i][j] = (int8_t)(back ? odd_entry(odd, j, i) : odd_entry(odd, i, j));
-    for (int32_t c = 0; c < run; c++) {
-        for (int32_t j = 0; j < odd; j++) column[j] = x[j * run + c];
-        for (int32_t i = 0; i < odd; i++) {
-            float sum = 0;
-            for (int32_t j = 0; j < odd; j++) sum += sign[i][j] > 0 ? column[j] : -column[j];
-            x[i * run + c] = sum;
-        }
-    }
-}
-
 int32_t kvfi_hadamard_size(int32_t dim, int32_t *odd)
 {
     static const int32_t factors[] = {1, 12, 20, 28};
@@ -148,12 +132,32 @@ static void flip(const kvf_rotation *rot, int round, float *x)
     for (int32_t c = 0; c < rot->size; c++) x[c] = rot->minus[round][c / 32] >> c % 32 & 1 ? -x[c] : x[c];
 }
 
-static void odd_step(const kvf_rotation *rot, float *x, int back)
+/* Signed sums across runs of `run` channels: x[odd][run]. */
+static void mix_runs(int8_t sign[28][28], int32_t odd, int32_t run, float *x)
 {
+    float column[28];
+    for (int32_t c = 0; c < run; c++) {
+        for (int32_t j = 0; j < odd; j++) column[j] = x[j * run + c];
+        for (int32_t i = 0; i < odd; i++) {
+            float sum = 0;
+            for (int32_t j = 0; j < odd; j++) sum += sign[i][j] > 0 ? column[j] : -column[j];
+            x[i * run + c] = sum;
+        }
+    }
+}
+
+/* The matrix of 12, 20 or 28, or its transpose, for n vectors. */
+static void odd_step(const kvf_rotation *rot, float *x, size_t stride, int32_t n, int back)
+{
+    int8_t sign[28][28];
     if (rot->odd == 1) return;
     const float norm = (float)(1.0 / sqrt((double)rot->odd));
-    kvfi_hadamard_odd(x, rot->odd, rot->block, back);
-    for (int32_t c = 0; c < rot->size; c++) x[c] *= norm;
+    for (int32_t i = 0; i < rot->odd; i++)
+        for (int32_t j = 0; j < rot->odd; j++) sign[i][j] = (int8_t)(back ? odd_entry(rot->odd, j, i) : odd_entry(rot->odd, i, j));
+    for (int32_t v = 0; v < n; v++, x += stride) {
+        mix_runs(sign, rot->odd, rot->block, x);
+        for (int32_t c = 0; c < rot->size; c++) x[c] *= norm;
+    }
 }
 
 /* y = M' x for the matrix with rows M[i]: the rows are multiplied and added, in order. */
@@ -183,7 +187,7 @@ void kvfi_rotate(const kvf_rotation *rot, kvfi_hadamard hadamard, float *x, size
     for (int r = 0; r < rounds(rot); r++) {
         for (int32_t v = 0; rot->kind != KVF_ROT_H && v < n; v++) flip(rot, r, x + (size_t)v * stride);
         hadamard(x, stride, n, rot->size, rot->block);
-        for (int32_t v = 0; v < n; v++) odd_step(rot, x + (size_t)v * stride, 0);
+        odd_step(rot, x, stride, n, 0);
     }
 }
 
@@ -191,7 +195,7 @@ void kvfi_rotate_back(const kvf_rotation *rot, kvfi_hadamard hadamard, float *x,
 {
     for (int32_t v = 0; rot->kind == KVF_ROT_HAAR && v < n; v++) turn_back(rot, x + (size_t)v * stride);
     for (int r = rounds(rot) - 1; r >= 0; r--) {
-        for (int32_t v = 0; v < n; v++) odd_step(rot, x + (size_t)v * stride, 1);
+        odd_step(rot, x, stride, n, 1);
         hadamard(x, stride, n, rot->size, rot->block);
         for (int32_t v = 0; rot->kind != KVF_ROT_H && v < n; v++) flip(rot, r, x + (size_t)v * stride);
     }

@@ -35,7 +35,4 @@ void kvfi_rotate_back(const kvf_rotation *rot, kvfi_hadamard hadamard, float *x,
 /* A block that is to be coded, x[64][head_dim] -> R x as [64][dim]. */
 void kvfi_rotate_block(const kvf_part *part, float *x);
 
-/* One unscaled Hadamard step of `odd` (12, 20, 28) across runs of `run` channels: x[odd][run]; back: the transposed matrix. */
-void kvfi_hadamard_odd(float *x, int32_t odd, int32_t run, int back);
-
 #endif

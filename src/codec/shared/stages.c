@@ -11,17 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-int kvfi_spec_norm(const kvf_spec *spec, kvf_part *part, char *error, size_t size)
-{
-    const char *norm = kvfi_spec_get(spec, "norm", part->side == KVF_K ? "n1" : "n2");
-    if (norm[0] == 'n' && norm[1] >= '0' && norm[1] <= '3' && !norm[2]) {
-        part->norm = norm[1] - '0';
-        return KVF_OK;
-    }
-    kvfi_sentence(error, size, "codec '%s': norm is '%s', but may be n0, n1, n2 or n3", spec->name, norm);
-    return KVF_E_SPEC;
-}
-
 static const char *const centres[] = {"none", "prompt", "block"};
 
 static int parse_key_stage(const kvf_spec *spec, const char *key, const char *fallback, int n, int32_t *stage, char *error,
@@ -44,7 +33,26 @@ static int parse_key_stages(const kvf_spec *spec, const char *prompt, kvf_part *
     return rc;
 }
 
-void kvfi_canonical_add(kvf_part *part, const char *format, ...)
+static int parse_norm(const kvf_spec *spec, kvf_part *part, char *error, size_t size)
+{
+    const char *norm = kvfi_spec_get(spec, "norm", part->side == KVF_K ? "n1" : "n2");
+    if (norm[0] == 'n' && norm[1] >= '0' && norm[1] <= '3' && !norm[2]) {
+        part->norm = norm[1] - '0';
+        return KVF_OK;
+    }
+    kvfi_sentence(error, size, "codec '%s': norm is '%s', but may be n0, n1, n2 or n3", spec->name, norm);
+    return KVF_E_SPEC;
+}
+
+int kvfi_spec_rotated(const kvf_spec *spec, const char *const *allowed, int32_t dim, kvf_part *part, char *error, size_t size)
+{
+    int rc = kvfi_spec_only(spec, allowed, error, size);
+    if (!rc) rc = kvfi_spec_stages(spec, "h1", "prompt", dim, part, error, size);
+    return rc ? rc : parse_norm(spec, part, error, size);
+}
+
+/* Appends to part->canonical. */
+KVFI_PRINTF(2, 3) static void canonical_add(kvf_part *part, const char *format, ...)
 {
     const size_t used = strlen(part->canonical);
     va_list values;
@@ -71,9 +79,9 @@ int kvfi_spec_stages(const kvf_spec *spec, const char *rot, const char *prompt, 
 
 void kvfi_stages_canonical(kvf_part *part)
 {
-    kvfi_canonical_add(part, "rot=%s,seed=%u", kvfi_rotation_name(&part->rot), (unsigned)part->rot.seed);
+    canonical_add(part, "rot=%s,seed=%u", kvfi_rotation_name(&part->rot), (unsigned)part->rot.seed);
     if (part->side == KVF_V) return;
-    kvfi_canonical_add(part, ",centre=%s,scale=%s", centres[part->centre + 2 * part->block_mean], centres[part->scaled]);
+    canonical_add(part, ",centre=%s,scale=%s", centres[part->centre + 2 * part->block_mean], centres[part->scaled]);
 }
 
 float kvfi_dot16(const float *a, const float *b, int32_t n)

@@ -16,11 +16,13 @@ enum { KVFI_NORM_PLAIN, KVFI_NORM_KEPT, KVFI_NORM_UNBIASED, KVFI_NORM_LEAST };
 int kvfi_spec_stages(const kvf_spec *spec, const char *rot, const char *prompt, int32_t dim, kvf_part *part, char *error,
                      size_t error_size);
 
-/* Parses norm=n0..n3; the default of the side when it is not given. */
-int kvfi_spec_norm(const kvf_spec *spec, kvf_part *part, char *error, size_t error_size);
-
-/* The options of both, for kvfi_spec_only: write them in front of a codec's own. */
+/* Its options, for kvfi_spec_only: write them in front of a codec's own. */
 #define KVFI_STAGE_OPTIONS "rot", "seed", "centre", "scale"
+
+/* What codecs with one corrected scale a token read first: refuses options that are not in `allowed`, then the stages, all on, and
+ * norm=n0..n3, the default of the side when it is not given. */
+int kvfi_spec_rotated(const kvf_spec *spec, const char *const *allowed, int32_t dim, kvf_part *part, char *error, size_t error_size);
+#define KVFI_ROTATED_OPTIONS KVFI_STAGE_OPTIONS, "norm"
 
 /* The mean that a record of part->block_mean keeps: mean[dim], in the domain of the codes. */
 void kvfi_block_mean(const kvf_part *part, const void *record, float *mean);
@@ -36,9 +38,6 @@ void kvfi_add_mean(const kvf_part *part, const void *record, float *x);
 
 /* Appends the stages to part->canonical, which holds "name:" or "name:option=value,". */
 void kvfi_stages_canonical(kvf_part *part);
-
-/* Appends to part->canonical. */
-void kvfi_canonical_add(kvf_part *part, const char *format, ...) KVFI_PRINTF(2, 3);
 
 /* f32 sums with a fixed tree: 16 interleaved partials (element i into partial i % 16), then halves added pairwise. The same bits on
  * every target and vector width. */

@@ -31,17 +31,14 @@ static void make_table(kvf_part *part)
     }
 }
 
-static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    static const char *const options[] = {KVFI_STAGE_OPTIONS, "norm", NULL};
-    (void)side; /* part->side */
+    static const char *const options[] = {KVFI_ROTATED_OPTIONS, NULL};
     if (spec->bits < 1 || spec->bits > 4) {
         kvfi_sentence(error, size, "codec 'tcq' has 1 to 4 bits: tcq1 tcq2 tcq3 tcq4");
         return KVF_E_SPEC;
     }
-    int rc = kvfi_spec_only(spec, options, error, size);
-    if (!rc) rc = kvfi_spec_stages(spec, "h1", "prompt", dim, part, error, size);
-    if (!rc) rc = kvfi_spec_norm(spec, part, error, size);
+    int rc = kvfi_spec_rotated(spec, options, dim, part, error, size);
     if (rc) return rc;
     if (dim < KVFI_TRELLIS_LEAST_DIM) {
         kvfi_sentence(error, size, "codec 'tcq' needs heads of at least %d channels, not %d", KVFI_TRELLIS_LEAST_DIM, (int)dim);

@@ -47,17 +47,14 @@ static int setup_split(const kvf_spec *spec, int32_t dim, kvf_part *part, char *
     return KVF_OK;
 }
 
-static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    static const char *const options[] = {KVFI_STAGE_OPTIONS, "norm", "outliers", NULL};
-    (void)side; /* part->side */
+    static const char *const options[] = {KVFI_ROTATED_OPTIONS, "outliers", NULL};
     if (spec->bits < 1 || spec->bits > 8) {
         kvfi_sentence(error, size, "codec 'turbo' has 1 to 8 bits: turbo1 turbo2 turbo3 turbo4 turbo5 turbo6 turbo7 turbo8");
         return KVF_E_SPEC;
     }
-    int rc = kvfi_spec_only(spec, options, error, size);
-    if (!rc) rc = kvfi_spec_stages(spec, "h1", "prompt", dim, part, error, size);
-    if (!rc) rc = kvfi_spec_norm(spec, part, error, size);
+    int rc = kvfi_spec_rotated(spec, options, dim, part, error, size);
     if (!rc) rc = kvfi_spec_outliers(spec, dim, &part->n_out, error, size);
     if (rc) return rc;
     part->bits = spec->bits;

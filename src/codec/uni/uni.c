@@ -15,17 +15,14 @@
 /* Step of the mean-square optimal uniform quantiser of N(0, 1) with 2^bits levels (Max, 1960, table II). */
 static const float gauss_step[4] = {0.0f, 1.596f, 0.9957f, 0.5860f};
 
-static int setup(const kvf_spec *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    static const char *const options[] = {KVFI_STAGE_OPTIONS, "norm", NULL};
-    (void)side; /* part->side */
+    static const char *const options[] = {KVFI_ROTATED_OPTIONS, NULL};
     if (spec->bits < 2 || spec->bits > 8) {
         kvfi_sentence(error, size, "codec 'uni' has 2 to 8 bits: uni2 uni3 uni4 uni5 uni6 uni7 uni8");
         return KVF_E_SPEC;
     }
-    int rc = kvfi_spec_only(spec, options, error, size);
-    if (!rc) rc = kvfi_spec_stages(spec, "h1", "prompt", dim, part, error, size);
-    if (!rc) rc = kvfi_spec_norm(spec, part, error, size);
+    int rc = kvfi_spec_rotated(spec, options, dim, part, error, size);
     if (rc) return rc;
     part->kind = KVF_KIND_TOKEN;
     part->bits = spec->bits;
