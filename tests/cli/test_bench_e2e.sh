@@ -39,8 +39,9 @@ kv "${small[@]}" -d 20 --kv balanced -f "$work/text"
 holds e2e_no_tokenizer test "$rc" -eq 2
 holds e2e_no_tokenizer_said grep -q "uni4/uni4: the model has no tokenizer" "$work/err"
 
-# Ctrl-C, whenever it comes: what was measured is printed, and the arms' processes are gone.
-timeout --preserve-status -s INT 3 "$kvfold" "${small[@]}" -d 50 --samples 200 --kv balanced --json >"$work/out" 2>"$work/err"
+# Ctrl-C, whenever it comes: what was measured is printed, and the arms' processes are gone. (--foreground: one signal, not one more to
+# the group; a second Ctrl-C ends at once.)
+timeout --foreground --preserve-status -s INT 3 "$kvfold" "${small[@]}" -d 50 --samples 200 --kv balanced --json >"$work/out" 2>"$work/err"
 rc=$?
 holds e2e_interrupted test "$rc" -eq 0
 json e2e_interrupted_said 'o["interrupted"] is True'
