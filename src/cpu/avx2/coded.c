@@ -298,19 +298,6 @@ KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero,
     for (int v = 0; v < nv; v++) bias[v] = min ? sum8(sum[v]) : 0;
 }
 
-static void fold(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
-                 float *x, size_t x_stride, float *bias)
-{
-    switch (nv) {
-#define FOLD(nv)                                                                                                                 \
-    case nv: fold_of(scale, min, zero, live, n, m, stride, nv, x, x_stride, bias); break;
-        FOLD(1)
-        FOLD(2)
-        FOLD(3)
-        FOLD(4)
-    }
-}
-
 /* Products with scales stay in L1 until their largest is known. */
 KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride,
                                int nv, quad *quads, float *unit, float *bias)
@@ -334,19 +321,6 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
         const float largest = max8(top[v]), some = largest > NOTHING ? largest : 0;
         unit[v] = some / TOP;
         bias[v] = (min ? sum8(low[v]) : 0) - unit[v] * zero * to_quads(x[v], n, some > 0 ? TOP / some : 0, quads + v * SECTION);
-    }
-}
-
-static void fold_quads(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride, int nv,
-                       quad *quads, float *unit, float *bias)
-{
-    switch (nv) {
-#define FOLD_QUADS(nv)                                                                                                           \
-    case nv: fold_quads_of(scale, min, zero, n, m, stride, nv, quads, unit, bias); break;
-        FOLD_QUADS(1)
-        FOLD_QUADS(2)
-        FOLD_QUADS(3)
-        FOLD_QUADS(4)
     }
 }
 

@@ -361,19 +361,6 @@ KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero,
     for (int v = 0; v < nv; v++) bias[v] = min ? _mm512_reduce_add_ps(sum[v]) : 0;
 }
 
-static void fold(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
-                 float *x, size_t x_stride, float *bias)
-{
-    switch (nv) {
-#define FOLD(nv)                                                                                                                 \
-    case nv: fold_of(scale, min, zero, live, n, m, stride, nv, x, x_stride, bias); break;
-        FOLD(1)
-        FOLD(2)
-        FOLD(3)
-        FOLD(4)
-    }
-}
-
 /* Products with scales stay in registers, or at least in L1, until their largest is known. */
 KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride,
                                int nv, quad *quads, float *unit, float *bias)
@@ -414,24 +401,6 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
     _mm_storeu_ps(biases, _mm_fnmadd_ps(_mm_mul_ps(u, _mm_set1_ps(zero)), sum16x4(sum), base));
     KVFI_UNROLL
     for (int v = 0; v < nv; v++) unit[v] = units[v], bias[v] = biases[v];
-}
-
-static void fold_quads(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride, int nv,
-                       quad *quads, float *unit, float *bias)
-{
-    switch (nv) {
-#define FOLD_QUADS(nv)                                                                                                           \
-    case nv:                                                                                                                     \
-        if (n == 64)                                                                                                             \
-            fold_quads_of(scale, min, zero, 64, m, stride, nv, quads, unit, bias);                                               \
-        else                                                                                                                     \
-            fold_quads_of(scale, min, zero, n, m, stride, nv, quads, unit, bias);                                                \
-        break;
-        FOLD_QUADS(1)
-        FOLD_QUADS(2)
-        FOLD_QUADS(3)
-        FOLD_QUADS(4)
-    }
 }
 
 #include "cpu/overlay/planes.h"

@@ -109,8 +109,8 @@ KVFI_INLINE float32x4_t live4(const uint16_t *p, int live)
     return row4(KVF_F16, (const char *)p, 0, live);
 }
 
-static void fold(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
-                 float *x, size_t x_stride, float *bias)
+KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride,
+                         int nv, float *x, size_t x_stride, float *bias)
 {
     float32x4_t sum[VECTORS];
     for (int v = 0; v < nv; v++) sum[v] = vdupq_n_f32(0);
@@ -149,19 +149,6 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
         unit[v] = some / TOP;
         bias[v] =
             (min ? vaddvq_f32(low[v]) : 0) - unit[v] * zero * to_quads(x[v], n, some > 0 ? TOP / some : 0, quads + v * SECTION);
-    }
-}
-
-static void fold_quads(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride, int nv,
-                       quad *quads, float *unit, float *bias)
-{
-    switch (nv) {
-#define FOLD_QUADS(nv)                                                                                                           \
-    case nv: fold_quads_of(scale, min, zero, n, m, stride, nv, quads, unit, bias); break;
-        FOLD_QUADS(1)
-        FOLD_QUADS(2)
-        FOLD_QUADS(3)
-        FOLD_QUADS(4)
     }
 }
 

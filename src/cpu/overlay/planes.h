@@ -19,10 +19,10 @@
  *   look_up(entry, bits, n, bytes)      bytes[i] = entry[bytes[i]] for n bytes, a multiple of 64
  *   limits(x, n)                        max |x[i]|
  *   to_quads(x, n, inverse, m)          m[i / 4] = x[i] * inverse rounded to integers; returns their sum. All n a multiple of 4
- *   fold(scale, min, zero, live, n, m, stride, nv, x, x_stride, bias)
+ *   fold_of(scale, min, zero, live, n, m, stride, nv, x, x_stride, bias)
  *       x[v][r] = m[v][r] * scale[r];  bias[v] = sum_r m[v][r] * (min[r] + zero * scale[r]) (min NULL: 0);  for r < live, the rest
  *       of the n is padding and gives zeros; n a multiple of 16
- *   fold_quads(scale, min, zero, n, m, stride, nv, quads, unit, bias)        n a multiple of 16, at most a section
+ *   fold_quads_of(scale, min, zero, n, m, stride, nv, quads, unit, bias)        n a multiple of 16, at most a section
  *       the same and then to_quads, bias[v] less unit[v] * zero * sum of the integers; quads[v][SECTION] */
 #ifndef KVFI_OVERLAY_PLANES_H
 #define KVFI_OVERLAY_PLANES_H
@@ -224,6 +224,38 @@ static void product_across(const matrix *x, const piece *p, const across *a, int
             y.pairs = (plane.groups + 1) / 2, y.lane = chunk * 64, y.lanes = x->lanes - y.lane, y.out = out + y.lane;
             run_product(&plane, look, l[e].table, nv, &y, next);
         }
+    }
+}
+
+/* The number of vectors is a constant in what folds, and so is the length where it is that of a block. */
+static void fold(const uint16_t *scale, const uint16_t *min, float zero, int live, int n, const float *m, size_t stride, int nv,
+                 float *x, size_t x_stride, float *bias)
+{
+    switch (nv) {
+#define FOLD(nv)                                                                                                                 \
+    case nv: fold_of(scale, min, zero, live, n, m, stride, nv, x, x_stride, bias); break;
+        FOLD(1)
+        FOLD(2)
+        FOLD(3)
+        FOLD(4)
+    }
+}
+
+static void fold_quads(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride, int nv,
+                       quad *quads, float *unit, float *bias)
+{
+    switch (nv) {
+#define FOLD_QUADS(nv)                                                                                                           \
+    case nv:                                                                                                                     \
+        if (n == KVF_BLOCK)                                                                                                      \
+            fold_quads_of(scale, min, zero, KVF_BLOCK, m, stride, nv, quads, unit, bias);                                        \
+        else                                                                                                                     \
+            fold_quads_of(scale, min, zero, n, m, stride, nv, quads, unit, bias);                                                \
+        break;
+        FOLD_QUADS(1)
+        FOLD_QUADS(2)
+        FOLD_QUADS(3)
+        FOLD_QUADS(4)
     }
 }
 
