@@ -224,6 +224,18 @@ void kvfi_decoded_row(const kvf_cache *c, const kvf_part *part, const void *reco
 /* seal_each: the rows of the open request become what coding makes of them (seal_each.c). */
 void kvfi_code_request(kvf_cache *c);
 
+/* The stages before the codec's own, on rows x[n][dim] of keys, and their way back. */
+static inline void kvfi_stage_rows(float *x, int32_t n, int32_t dim, const float *centre, const float *scale)
+{
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t d = 0; d < dim; d++) x[i * dim + d] = (x[i * dim + d] - centre[d]) / scale[d];
+}
+static inline void kvfi_unstage_rows(float *x, int32_t n, int32_t dim, const float *centre, const float *scale)
+{
+    for (int32_t i = 0; i < n; i++)
+        for (int32_t d = 0; d < dim; d++) x[i * dim + d] = x[i * dim + d] * scale[d] + centre[d];
+}
+
 /* Row i of the open rows (window, then batch) of one side of a store, as f16 into out[dim]. */
 typedef struct kvfi_open_rows {
     const kvf_cache *c;

@@ -46,7 +46,7 @@ static void undo_stages(const reader *r, uint8_t *row, float *x)
 {
     float centre[1024];
     const float *scale = kvfi_block_stages(r->c, r->s, r->st, row, r->head, centre);
-    for (int32_t d = 0; d < r->st->k.head_dim; d++) x[d] = x[d] * scale[d] + centre[d];
+    kvfi_unstage_rows(x, 1, r->st->k.head_dim, centre, scale);
 }
 
 void kvfi_decoded_row(const kvf_cache *c, const kvf_part *part, const void *record, const float *tile, int32_t t, float *x)

@@ -79,9 +79,7 @@ static void apply_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_
 {
     float centre[1024];
     const float *scale = kvfi_block_stages(c, s, st, row, head, centre);
-    for (int32_t t = 0; t < KVF_BLOCK; t++)
-        for (int32_t d = 0; d < st->k.head_dim; d++)
-            x[t * st->k.head_dim + d] = (x[t * st->k.head_dim + d] - centre[d]) / scale[d];
+    kvfi_stage_rows(x, KVF_BLOCK, st->k.head_dim, centre, scale);
 }
 
 /* 64 open rows from `first` on as floats. */

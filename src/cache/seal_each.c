@@ -40,12 +40,12 @@ static void code(const piece *p)
     int32_t head_of_row[2] = {p->first, p->s->n_sets - 1}; /* a table row begins with position and epoch */
     const float *scale = staged ? kvfi_block_stages(c, p->s, p->st, (uint8_t *)head_of_row, p->head, centre) : NULL;
     load(p, x);
-    for (int32_t i = 0; staged && i < KVF_BLOCK * dim; i++) x[i] = (x[i] - centre[i % dim]) / scale[i % dim];
+    if (staged) kvfi_stage_rows(x, KVF_BLOCK, dim, centre, scale);
     p->part->codec->encode(p->part, x, record);
     c->g.kernels.kind[p->part->kind].unfold(p->part, record, tile);
     for (int32_t t = 0; t < KVF_BLOCK; t++) {
         kvfi_decoded_row(c, p->part, record, tile, t, row);
-        for (int32_t d = 0; staged && d < dim; d++) row[d] = row[d] * scale[d] + centre[d];
+        if (staged) kvfi_unstage_rows(row, 1, dim, centre, scale);
         memcpy(p->out + (size_t)p->rows[t] * p->out_stride, row, (size_t)dim * sizeof *row);
     }
 }
