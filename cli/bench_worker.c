@@ -10,6 +10,7 @@
 #include "bench_e2e.h"
 #include "measure_random.h"
 #include "model_file.h"
+#include "tokens.h"
 
 #include <jansson.h>
 #include <kvfold_llama.h>
@@ -131,9 +132,8 @@ static int read_text(worker *w, int32_t n)
     cli_text file = {0};
     if (llama_vocab_type(w->vocab) == LLAMA_VOCAB_TYPE_NONE) return fail(w, "the model has no tokenizer, so -f cannot be read");
     if (cli_read_file(w->set.file, &file) != CLI_GO) return fail(w, "'%s' cannot be read", w->set.file);
-    llama_token *all = cli_alloc(file.length + 8, sizeof *all);
-    int32_t found =
-        llama_tokenize(w->vocab, file.data ? file.data : "", (int32_t)file.length, all, (int32_t)file.length + 8, true, false);
+    llama_token *all;
+    int32_t found = cli_tokenize(w->vocab, file.data ? file.data : "", file.length, true, false, 0, &all);
     for (int32_t i = 0; i < n && i < found; i++) w->text[i] = all[i];
     free(all);
     cli_text_free(&file);

@@ -3,6 +3,7 @@
  */
 #include "run.h"
 #include "progress.h"
+#include "tokens.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -196,11 +197,10 @@ static int generate(generator *g, run_turn *t)
 
 /* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
 
-/* Some templates write the beginning-of-text token that the tokenizer adds as well; and a tokenizer may add an end. */
-static int32_t trim_special(const struct llama_vocab *vocab, llama_token *token, int32_t n)
+/* Some templates write the beginning-of-text token that the tokenizer adds as well. */
+static int32_t trim_bos(const struct llama_vocab *vocab, llama_token *token, int32_t n)
 {
-    llama_token bos = llama_vocab_bos(vocab), eos = llama_vocab_eos(vocab);
-    if (n > 0 && llama_vocab_get_add_eos(vocab) && token[n - 1] == eos) n--;
+    llama_token bos = llama_vocab_bos(vocab);
     if (n < 2 || bos == LLAMA_TOKEN_NULL || token[0] != bos || token[1] != bos) return n;
     memmove(token, token + 1, (size_t)(n - 1) * sizeof *token);
     return n - 1;
@@ -214,18 +214,15 @@ static int64_t tokenize(generator *g, const char *text, size_t length, llama_tok
         cli_error("the prompt has %zu bytes, more than the %d that can be tokenized", length, INT32_MAX / 2);
         return -1;
     }
-    int32_t room = (int32_t)length + 8;
-    *token = cli_alloc((size_t)room + 1, sizeof **token);
-    **token = g->pending;
-    int32_t shift = g->has_pending;
-    int32_t n = llama_tokenize(g->s->vocab, text, (int32_t)length, *token + shift, room, first, true);
+    int32_t shift = g->has_pending, n = cli_tokenize(g->s->vocab, text, length, first, true, shift, token);
     if (n < 0) {
         cli_error("libllama cannot tokenize the prompt");
         free(*token);
         *token = NULL;
         return -1;
     }
-    return shift + (first ? trim_special(g->s->vocab, *token, n) : n);
+    if (shift) **token = g->pending;
+    return shift + (first ? trim_bos(g->s->vocab, *token, n) : n);
 }
 
 void generator_start(generator *g)

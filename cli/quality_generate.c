@@ -3,6 +3,7 @@
  * reference's own rate is what an arm can lose from.
  */
 #include "quality.h"
+#include "tokens.h"
 
 #include <jansson.h>
 
@@ -77,10 +78,13 @@ static bool tokenize(writer *w, const char *setting, const char *text)
 {
     cli_text all = {0};
     cli_text_format(&all, "%s%s", setting, text);
-    w->n = llama_tokenize(w->run->s->vocab, all.data, (int32_t)all.length, w->token, PROMPT_MOST, true, false);
+    llama_token *found;
+    w->n = cli_tokenize(w->run->s->vocab, all.data, all.length, true, false, 0, &found);
+    const bool fits = w->n > 0 && w->n <= PROMPT_MOST;
+    if (fits) memcpy(w->token, found, (size_t)w->n * sizeof *found);
+    free(found);
     cli_text_free(&all);
-    if (w->n > 0 && llama_vocab_get_add_eos(w->run->s->vocab) && w->token[w->n - 1] == llama_vocab_eos(w->run->s->vocab)) w->n--;
-    if (w->n > 0) return true;
+    if (fits) return true;
     snprintf(w->arm->failure, sizeof w->arm->failure, "a prompt of --generate has more than %d tokens", PROMPT_MOST);
     return false;
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The text of `kvfold quality`: bytes, checked; then tokens, cut into chunks of one context. */
 #include "quality.h"
+#include "tokens.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -84,21 +85,6 @@ int quality_read(quality_input *in, cli_text *raw, const quality_settings *set)
 
 /* ---- tokens ---------------------------------------------------------------------------------------------------------------- */
 
-/* There may be more tokens than bytes: some vocabularies spell a space in three. libllama says how many it wants, negated. */
-static int32_t tokens_of(const cli_text *raw, const struct llama_vocab *vocab, llama_token **token)
-{
-    int32_t n = -((int32_t)raw->length + 8);
-    *token = NULL;
-    for (int i = 0; i < 2 && n < 0 && n != INT32_MIN; i++) {
-        int32_t room = -n;
-        free(*token);
-        *token = cli_alloc((size_t)room, sizeof **token);
-        n = llama_tokenize(vocab, raw->data, (int32_t)raw->length, *token, room, true, false);
-    }
-    if (n > 0 && llama_vocab_get_add_eos(vocab) && (*token)[n - 1] == llama_vocab_eos(vocab)) n--;
-    return n > 0 ? n : 0;
-}
-
 static int too_short(const quality_text *t, const quality_settings *set, int32_t context)
 {
     if (t->tokens < context)
@@ -128,7 +114,8 @@ int quality_tokenize(quality_input *in, const cli_text *raw, const struct llama_
     for (int i = 0; i < in->n_texts; i++) {
         quality_text *t = &in->text[i];
         llama_token *token;
-        t->tokens = tokens_of(&raw[i], vocab, &token);
+        int32_t found = cli_tokenize(vocab, raw[i].data, raw[i].length, true, false, 0, &token);
+        t->tokens = found > 0 ? found : 0;
         int32_t chunks = t->tokens / in->context;
         t->chunks = set->chunks > 0 && set->chunks <= chunks ? (int32_t)set->chunks : chunks;
         bool enough = chunks > 0 && set->chunks <= chunks;
