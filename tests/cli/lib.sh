@@ -25,6 +25,14 @@ find_model() {
 smollm2=$(find_model smollm2)
 gemma=$(find_model gemma)
 
+# Text with enough tokens for small contexts, in which nothing repeats exactly.
+ferries() {
+    python3 - <<'END'
+for i in range(120):
+    print(f"On day {i} the ferry left the quay at {i % 12 + 1} o'clock, and {i * 7 % 40} people stood at the rail to watch the town go.")
+END
+}
+
 # One thread: where other work runs beside the tests, two that wait for each other are slower than one.
 quick=(-t 1 --temp 0)
 

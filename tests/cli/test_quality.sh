@@ -4,10 +4,7 @@
 . "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
 text=$work/text
-python3 - >"$text" <<'END'
-for i in range(120):
-    print(f"On day {i} the ferry left the quay at {i % 12 + 1} o'clock, and {i * 7 % 40} people stood at the rail to watch the town go.")
-END
+ferries >"$text"
 base=(quality -m "$smollm2" -t 1)
 
 refuses quality_no_model 1 "-m FILE is missing" quality -f "$text"

@@ -38,4 +38,28 @@ static inline double normal(uint64_t *state)
     return sqrt(-2 * log(u)) * cos(acos(-1) * v);
 }
 
+/* Relative square error of rows whose direction is uniform on the sphere. */
+static inline mean sphere_error(const char *spec, int dim, int blocks)
+{
+    kvf_spec_info info;
+    mean m = {0};
+    uint64_t seed = 77;
+    assert_int_equal(kvf_spec_check(spec, KVF_V, dim, &info, NULL, 0), KVF_OK);
+    float *x = ci_alloc((size_t)(CI_TOKENS * dim) * sizeof *x), *y = ci_alloc((size_t)(CI_TOKENS * dim) * sizeof *y);
+    void *record = ci_alloc(info.block_bytes);
+    for (int b = 0; b < blocks; b++) {
+        for (int i = 0; i < CI_TOKENS * dim; i++) x[i] = (float)ci_half(normal(&seed));
+        assert_int_equal(kvf_op_encode(spec, KVF_V, dim, x, record), KVF_OK);
+        assert_int_equal(kvf_op_decode(spec, KVF_V, dim, record, y), KVF_OK);
+        for (int t = 0; t < CI_TOKENS; t++) {
+            double xx = 0, dd = 0;
+            for (int i = t * dim; i < t * dim + dim; i++)
+                xx += (double)x[i] * x[i], dd += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
+            add(&m, dd / xx);
+        }
+    }
+    free(x), free(y), free(record);
+    return m;
+}
+
 #endif

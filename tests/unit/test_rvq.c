@@ -13,30 +13,6 @@
 #include "codec_inputs.h"
 #include "statistics.h"
 
-/* Relative square error of rows whose direction is uniform on the sphere. */
-static mean error_of(const char *spec, int dim, int blocks)
-{
-    kvf_spec_info info;
-    mean m = {0};
-    uint64_t seed = 77;
-    assert_int_equal(kvf_spec_check(spec, KVF_V, dim, &info, NULL, 0), KVF_OK);
-    float *x = ci_alloc((size_t)(CI_TOKENS * dim) * sizeof *x), *y = ci_alloc((size_t)(CI_TOKENS * dim) * sizeof *y);
-    void *record = ci_alloc(info.block_bytes);
-    for (int b = 0; b < blocks; b++) {
-        for (int i = 0; i < CI_TOKENS * dim; i++) x[i] = (float)ci_half(normal(&seed));
-        assert_int_equal(kvf_op_encode(spec, KVF_V, dim, x, record), KVF_OK);
-        assert_int_equal(kvf_op_decode(spec, KVF_V, dim, record, y), KVF_OK);
-        for (int t = 0; t < CI_TOKENS; t++) {
-            double xx = 0, dd = 0;
-            for (int i = t * dim; i < t * dim + dim; i++)
-                xx += (double)x[i] * x[i], dd += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
-            add(&m, dd / xx);
-        }
-    }
-    free(x), free(y), free(record);
-    return m;
-}
-
 /* Levels of the second stage for a normal variable, to the three digits in which independent calculations agree; the oracle's are
  * compared more narrowly through the tables. */
 static void levels_of_the_second_stage(void **state)
@@ -105,7 +81,7 @@ static void errors_at_128_channels(void **state)
         if (known[i].earlier) kvfi_laplace_max(n, 8, d);
         for (int j = 0; j < n && known[i].earlier; j++) d[j] *= sqrt(3 * acos(-1)) / 2 * ldexp(1, -2 * n) / sqrt(2);
         const double want = exact_error(128, n, c, n, d), unit = (c[n - 1] + d[n - 1]) / 126.5;
-        mean m = error_of(known[i].spec, 128, 24);
+        mean m = sphere_error(known[i].spec, 128, 24);
         print_message("%-26s error %.5f +- %.5f, exact %.5f, told %.4f\n", known[i].spec, mean_of(&m), standard_error(&m), want,
                       known[i].told);
         assert_true(fabs(mean_of(&m) - want) < ERRORS * standard_error(&m) + unit * unit / 2);
@@ -129,7 +105,7 @@ static void what_a_stage_is_worth(void **state)
         {"rvq4:norm=n0", "rvq6:norm=n0"},
     };
     for (size_t i = 0; i < sizeof worse_to_better / sizeof *worse_to_better; i++) {
-        mean a = error_of(worse_to_better[i][0], 64, 8), b = error_of(worse_to_better[i][1], 64, 8);
+        mean a = sphere_error(worse_to_better[i][0], 64, 8), b = sphere_error(worse_to_better[i][1], 64, 8);
         if (mean_of(&a) - mean_of(&b) < ERRORS * hypot(standard_error(&a), standard_error(&b)))
             fail_msg("%s has error %.5f, %s %.5f", worse_to_better[i][0], mean_of(&a), worse_to_better[i][1], mean_of(&b));
     }

@@ -144,30 +144,6 @@ static void levels_are_centroids(void **state)
 
 /* ---- the error on random vectors --------------------------------------------------------------------------------------------- */
 
-/* Relative square error of rows whose direction is uniform on the sphere. */
-static mean error_of(const char *spec, int dim, int blocks)
-{
-    kvf_spec_info info;
-    mean m = {0};
-    uint64_t seed = 77;
-    assert_int_equal(kvf_spec_check(spec, KVF_V, dim, &info, NULL, 0), KVF_OK);
-    float *x = ci_alloc((size_t)(CI_TOKENS * dim) * sizeof *x), *y = ci_alloc((size_t)(CI_TOKENS * dim) * sizeof *y);
-    void *record = ci_alloc(info.block_bytes);
-    for (int b = 0; b < blocks; b++) {
-        for (int i = 0; i < CI_TOKENS * dim; i++) x[i] = (float)ci_half(normal(&seed));
-        assert_int_equal(kvf_op_encode(spec, KVF_V, dim, x, record), KVF_OK);
-        assert_int_equal(kvf_op_decode(spec, KVF_V, dim, record, y), KVF_OK);
-        for (int t = 0; t < CI_TOKENS; t++) {
-            double xx = 0, dd = 0;
-            for (int i = t * dim; i < t * dim + dim; i++)
-                xx += (double)x[i] * x[i], dd += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
-            add(&m, dd / xx);
-        }
-    }
-    free(x), free(y), free(record);
-    return m;
-}
-
 /* `told` is what other vectors (seed 78, as many) had when the levels were made: two such means are apart by their two standard errors,
  * whence the root of 2. The best quantiser that codes each coordinate alone has Lloyd's and Max's error, and no code whatever goes below
  * 4^-bits for a long normal vector (Shannon): a trellis of 256 states must come more than half of the way, in decibels. */
@@ -183,7 +159,7 @@ static void errors_of_random_vectors(void **state)
         char spec[32];
         double level[128];
         snprintf(spec, sizeof spec, "tcq%d:norm=n0", known[i].bits);
-        const mean m = error_of(spec, known[i].dim, known[i].dim == 64 ? 24 : 8);
+        const mean m = sphere_error(spec, known[i].dim, known[i].dim == 64 ? 24 : 8);
         const double scalar = kvfi_lloyd_max(known[i].bits, known[i].dim, level), within = ERRORS * standard_error(&m);
         print_message("%s, %3d channels: error %.5f +- %.5f, Lloyd-Max %.5f (%.1f %% less), Shannon %.5f\n", spec, known[i].dim,
                       mean_of(&m), standard_error(&m), scalar, 100 * (1 - mean_of(&m) / scalar), pow(4, -known[i].bits));
