@@ -130,7 +130,7 @@ KVFI_INLINE void dot(__m256i bytes, const quad *m, int nv, __m256i *sum, size_t 
     }
 }
 
-/* t[v][h]: sums of a stretch for the sixteen lanes of group g. */
+/* t[v][h]: sums of a stretch for the sixteen lanes of group g. A pair of groups fetches once: `ahead` is NULL for the second. */
 KVFI_INLINE void sum_up(const panel *p, int bits, int look, const uint8_t *entry, int g, int nv, const stretch *r,
                         __m256 t[VECTORS][2], ahead *next)
 {
@@ -138,22 +138,21 @@ KVFI_INLINE void sum_up(const panel *p, int bits, int look, const uint8_t *entry
     const __m256i in_place = _mm256_set1_epi8((char)(((1 << width) - 1) << shift_of_codes));
     const __m256 factor = _mm256_set1_ps(plain ? 1.0f / (float)(1 << shift_of_codes) : 1.0f);
     const lookup x = open_lookup(look, entry);
-    const size_t step = next->step;
-    uintptr_t at = next->at;
     const quad *m = r->m;
     __m256i sum[VECTORS][2], shift[3];
     KVFI_UNROLL
     for (int v = 0; v < nv; v++) sum[v][0] = sum[v][1] = _mm256_setzero_si256();
     start_shifts(bits, g, r->q0, shift);
     for (int q = r->q0; q < r->q0 + r->nq; q++, m++) {
-        fetch(at);
-        if (bits == 8) fetch(at + 64); /* a record of bytes has more lines than quads */
-        at += step;
+        if (next) {
+            fetch(next->at);
+            if (bits == 8) fetch(next->at + 64); /* a record of bytes has more lines than quads */
+            next->at += next->step;
+        }
         KVFI_UNROLL
         for (int h = 0; h < 2; h++) dot(product_bytes(p, bits, look, &x, g, q, h, in_place, shift), m, nv, &sum[0][h], 2);
         next_shifts(bits, shift);
     }
-    next->at = at;
     KVFI_UNROLL
     for (int v = 0; v < nv; v++) {
         KVFI_UNROLL
@@ -203,7 +202,7 @@ KVFI_INLINE void product_of(const panel *p, int bits, int look, const uint8_t *e
     for (int lane = 0; lane < 32 * x->pairs && lane < x->lanes; lane += 16)
         for (int i = 0; i < x->runs; i++) {
             __m256 t[VECTORS][2];
-            sum_up(p, bits, look, entry, 2 * x->pair + lane / 16, nv, x->run + i, t, next);
+            sum_up(p, bits, look, entry, 2 * x->pair + lane / 16, nv, x->run + i, t, lane % 32 ? NULL : next);
             if (x->run[i].scale)
                 add_scaled(x, x->run + i, lane, nv, t);
             else
