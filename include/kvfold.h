@@ -146,7 +146,9 @@ typedef struct kvf_params {
     const char
         *evict; /* which tokens stay, as "window:budget=1024,recent=256,sink=4" (kvf_policy_list); NULL: "none", all. Copied.
                                  Layers with a window of their own are left alone */
-    int64_t reserved[5];
+    const struct kvf_calibration *calibration; /* kvfold_calibration.h; NULL: none. Copied. Key stages come from it instead of from the
+                                 prompt, and codecs and policies that need codebooks or directions find them there */
+    int64_t reserved[4];
 } kvf_params;
 
 /* Fills the defaults. Layers must be set by the caller. */
