@@ -128,6 +128,9 @@ static void print_cache(const session *s, const numbers *n)
     printf("  attention        cpu, %s, threads %d\n", c->cpu ? c->cpu : "", s->threads);
     printf("  tokens held      %lld: %lld sink, %lld body, %lld window\n", (long long)c->tokens, (long long)c->tokens_sink,
            (long long)c->tokens_body, (long long)c->tokens_window);
+    if (c->saturated + c->saturated_scales)
+        printf("  clipped          %lld values and %lld scales above 65504\n", (long long)c->saturated,
+               (long long)c->saturated_scales);
     if (s->kv.evicts) printf("  tokens dropped   %lld of each head, by %s\n", (long long)c->tokens_evicted, s->kv.evict);
 }
 
@@ -168,12 +171,13 @@ static json_t *kv_object(const session *s, const numbers *n)
 {
     json_t *layers = json_array();
     unfolded(s, add_unfolded, layers);
-    return json_pack("{s:s, s:s, s:s?, s:s?, s:o, s:o, s:o, s:o, s:i, s:i, s:o, s:i, s:i, s:s}", "k", s->kv.k ? s->kv.k : "", "v",
-                     s->kv.v ? s->kv.v : "", "preset", s->kv.preset, "layers", s->kv.layers.data, "bits_per_value",
+    return json_pack("{s:s, s:s, s:s?, s:s?, s:o, s:o, s:o, s:o, s:i, s:i, s:o, s:i, s:i, s:s, s:I}", "k", s->kv.k ? s->kv.k : "",
+                     "v", s->kv.v ? s->kv.v : "", "preset", s->kv.preset, "layers", s->kv.layers.data, "bits_per_value",
                      cli_json_real(n->cache.bits_per_value), "bits_code", cli_json_real(n->cache.bits_code), "bits_code_k",
                      cli_json_real(n->cache.bits_code_k), "bits_code_v", cli_json_real(n->cache.bits_code_v), "layers_folded",
                      n->host.layers_folded, "layers_total", n->host.layers_total, "not_folded", layers, "sink", s->kv.sink,
-                     "window", s->kv.recent, "evict", s->kv.evict);
+                     "window", s->kv.recent, "evict", s->kv.evict, "clipped",
+                     (json_int_t)(n->cache.saturated + n->cache.saturated_scales));
 }
 
 static json_t *bytes_object(const numbers *n)

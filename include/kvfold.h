@@ -320,7 +320,9 @@ typedef struct kvf_stats_t {
     double bits_per_value;  /* all-in: 8 * accounted / values held (0 when empty) */
     const char *cpu;        /* instruction set in use; belongs to the cache */
     int64_t tokens_evicted; /* rows that the policy took from each head of the layer that lost most, over the sequences held */
-    int64_t reserved[7];
+    int64_t saturated_scales; /* scales and lengths of coded vectors that f16 cannot hold (above 65504) and that were clipped, since
+                                 creation */
+    int64_t reserved[6];
 } kvf_stats_t;
 
 KVF_API int kvf_stats(const kvf_cache *cache, kvf_stats_t *s);

@@ -81,8 +81,8 @@ first "$results/numbers-first.txt" seq -s ' ' 10007 37 12300
 place=(a 300000:16384 b 800000:16384)
 for i in 0 2; do
     slice=(-f "$text" --slice "${place[i + 1]}")
-    quality "smollm2-${place[i]}" "$smollm2_f32" 2048 "${slice[@]}" --arms "$arms" --kv qjl:m=128/kivi4,qjl:m=128,outliers=4/kivi4
-    quality "gemma-${place[i]}" "$gemma_f32" 1024 --score 255 "${slice[@]}" --arms "$arms" --kv qjl:m=512/kivi4
+    quality "smollm2-${place[i]}" "$smollm2_f32" 2048 "${slice[@]}" --arms "$arms" --kv qjl:m=64/kivi4,qjl:m=128/kivi4,qjl:m=256/kivi4,qjl:m=128,outliers=4/kivi4
+    quality "gemma-${place[i]}" "$gemma_f32" 1024 --score 255 "${slice[@]}" --arms "$arms" --kv qjl:m=256/kivi4,qjl:m=512/kivi4,qjl:m=1024/kivi4
 done
 
 slice=(-f "$text" --slice 300000:16384)

@@ -94,7 +94,7 @@ struct kvf_cache {
     int32_t reserved_sequences; /* 0: not reserved, grows */
     int32_t reserved_batch;
     int64_t reserved_tokens;
-    int64_t saturated;
+    int64_t saturated, saturated_scales;
     int32_t said_unturned;
     int32_t keys_known; /* the first block was sealed */
     char error[320];

@@ -178,7 +178,7 @@ int kvf_stats(const kvf_cache *c, kvf_stats_t *s)
     s->tokens = s->tokens_sink + s->tokens_body + s->tokens_window;
     s->accounted = accounted(c), s->reserved_bytes = reserved(c), s->resident = resident(c);
     s->f16 = 2 * values;
-    s->saturated = c->saturated;
+    s->saturated = c->saturated, s->saturated_scales = c->saturated_scales;
     code_bits(&c->g, s);
     s->bits_per_value = values ? 8.0 * (double)s->accounted / (double)values : 0;
     s->cpu = c->cpu;

@@ -389,6 +389,34 @@ static void test_saturation(void **state)
     hand_close(&h);
 }
 
+/* 128 channels of 20,000 are a vector of length 226,274: f16 cannot hold it. Codecs whose scale
+ * is a step, not a length, hold them, and so do those of one small row. */
+static void test_saturated_scales(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *k;
+        int large, clipped;
+    } cases[] = {{"qjl:centre=none", ROWS, KVF_BLOCK},
+                 {"qjl:centre=none", 10, 10},
+                 {"turbo3:norm=n0,centre=none,scale=none,rot=none", ROWS, 0},
+                 {"turbo8:norm=n0,centre=none,scale=none", 0, 0},
+                 {"q8_0", ROWS, 0},
+                 {"kivi4", ROWS, 0}};
+    for (int i = 0; i < COUNT(cases); i++) {
+        hand h;
+        kvf_stats_t s = {.size = sizeof s};
+        hand_open(&h, cases[i].k, "f16");
+        for (int j = 0; j < cases[i].large * DIM; j++) h.k[j] = j % 3 ? 20000 : -20000;
+        hand_feed(&h, 2 * KVF_BLOCK);
+        ts_ok(kvf_stats(h.c, &s));
+        assert_int_equal(s.saturated, 0);
+        if (s.saturated_scales != cases[i].clipped)
+            fail_msg("%s: %d scales clipped, not %d", cases[i].k, (int)s.saturated_scales, cases[i].clipped);
+        hand_close(&h);
+    }
+}
+
 /* ---- wrong arguments ---- */
 
 static void refused(ts_model *m, int code, const char *names)
@@ -744,6 +772,7 @@ int main(void)
         cmocka_unit_test(test_nonfinite_rows),
         cmocka_unit_test(test_nonfinite_queries),
         cmocka_unit_test(test_saturation),
+        cmocka_unit_test(test_saturated_scales),
         cmocka_unit_test(test_unknown_codecs),
         cmocka_unit_test(test_odd_parameters),
         cmocka_unit_test(test_struct_sizes),

@@ -21,10 +21,16 @@ static void layout_matrices(kvf_part *part)
     part->bytes = at + (part->n_out ? kvfi_align64(((size_t)part->dim + 7) / 8) : 0);
 }
 
+/* f16 scales of a record that is one code matrix; none in KVF_KIND_HALF. */
+static size_t scales_of(const kvf_part *part)
+{
+    return (size_t)part->n_cg * KVF_BLOCK + (size_t)part->n_tg * (size_t)part->dim_pad;
+}
+
 static void layout_codes(kvf_part *part)
 {
     size_t codes = kvfi_codes_bytes(part->bits, KVF_BLOCK, part->dim_pad);
-    size_t scales = 2 * ((size_t)part->n_cg * KVF_BLOCK + (size_t)part->n_tg * (size_t)part->dim_pad);
+    size_t scales = sizeof(uint16_t) * scales_of(part);
     part->scale_offset = kvfi_align64(codes);
     part->min_offset = part->scale_offset + kvfi_align64(scales);
     part->bytes = part->min_offset + (part->has_min ? kvfi_align64(scales) : 0);
@@ -55,6 +61,22 @@ void kvfi_part_layout(kvf_part *part, int32_t dim)
 double kvfi_part_bits(const kvf_part *part)
 {
     return 8.0 * (double)part->bytes / ((double)KVF_BLOCK * part->head_dim);
+}
+
+static int32_t count_largest(const void *record, size_t offset, size_t n)
+{
+    const uint16_t *half = (const uint16_t *)(const void *)((const char *)record + offset);
+    int32_t found = 0;
+    for (size_t i = 0; i < n; i++) found += half[i] == 0x7bff;
+    return found;
+}
+
+int32_t kvfi_part_saturated(const kvf_part *part, const void *record)
+{
+    int32_t found = 0;
+    if (part->kind != KVF_KIND_SUM) return count_largest(record, part->scale_offset, scales_of(part));
+    for (int32_t i = 0; i < part->n_matrices; i++) found += count_largest(record, part->matrix[i].scale_offset, KVF_BLOCK);
+    return found;
 }
 
 int kvfi_spec_no_bits(const kvf_spec *spec, char *error, size_t error_size)
