@@ -95,6 +95,9 @@ int64_t cli_memory_allocated(void); /* what malloc has given out and not got bac
 int cli_threads_default(void);
 bool cli_is_terminal(FILE *f);
 bool cli_is_directory(const char *path);
+
+/* A pipe, socket or device: opening it may wait for ever, and it cannot be read twice. */
+bool cli_is_stream(const char *path);
 void cli_catch_interrupt(void); /* Ctrl-C sets the flag; a second one ends the program at once */
 bool cli_interrupted(void);
 

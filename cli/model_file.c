@@ -24,6 +24,10 @@ static int look(const char *path, int64_t *bytes)
         cli_error("cannot open model '%s': it is a directory", path);
         return CLI_CANNOT;
     }
+    if (cli_is_stream(path)) {
+        cli_error("cannot open model '%s': it is a pipe or a device, and a model has to be a file", path);
+        return CLI_CANNOT;
+    }
     FILE *f = fopen(path, "rb");
     if (!f) {
         cli_error("cannot open model '%s': %s", path, strerror(errno));

@@ -101,6 +101,12 @@ bool cli_is_directory(const char *path)
     return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
+bool cli_is_stream(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
 static volatile sig_atomic_t interrupted;
 
 static void on_interrupt(int signal_number)

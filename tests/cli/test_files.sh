@@ -27,11 +27,14 @@ make "$work/sparse.gguf" "${llama[@]}" llama.attention.indexer.head_count=4
 make "$work/second.gguf" "${llama[@]}" split.count=2 split.no=1
 make "$work/first-00001-of-00002.gguf" "${llama[@]}" split.count=2 split.no=0
 
+mkfifo "$work/pipe"
+
 for command in run plan inspect; do
     args=(-m)
     [ $command != run ] || args=(-p hello -m)
     refuses "$command/missing" 2 "'$work/nope'.*No such file" $command "${args[@]}" "$work/nope"
     refuses "$command/directory" 2 "directory" $command "${args[@]}" "$work"
+    refuses "$command/pipe" 2 "pipe or a device" $command "${args[@]}" "$work/pipe"
     refuses "$command/empty" 3 "empty" $command "${args[@]}" "$work/empty.gguf"
     refuses "$command/text" 3 "not a GGUF" $command "${args[@]}" "$work/text.gguf"
     refuses "$command/two_bytes" 3 "truncated" $command "${args[@]}" "$work/two.gguf"
