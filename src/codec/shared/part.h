@@ -55,9 +55,6 @@ static inline uint16_t *kvfi_halves(void *record, size_t offset)
     return (uint16_t *)(void *)((char *)record + offset);
 }
 
-/* How many scales of a record are the largest number of f16: lengths of vectors that were clipped when they were stored. */
-int32_t kvfi_part_saturated(const kvf_part *part, const void *record);
-
 /* For codecs whose name says everything: refuses digits behind it. */
 int kvfi_spec_no_bits(const kvf_spec *spec, char *error, size_t error_size);
 
