@@ -9,6 +9,7 @@
 #define KVFOLD_CODEC_H
 
 #include "kvfold.h"
+#include "kvfold_calibration.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -64,6 +65,7 @@ typedef struct kvf_matrix {
 typedef struct kvf_part {
     const struct kvf_codec *codec;
     kvf_side side;
+    const kvf_calibrated_layer *calibrated; /* what is known of the layer, set before setup; NULL: nothing */
     kvf_kind kind;
     int32_t head_dim;   /* channels of a head as the caller sees them */
     int32_t dim;        /* channels that are coded: head_dim, or more when the transform needs zeros behind it */

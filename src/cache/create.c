@@ -72,7 +72,7 @@ static size_t region_bytes(const kvfi_geometry *g)
 
 size_t kvfi_fixed_bytes(const kvfi_geometry *g)
 {
-    return sizeof(kvf_cache) + g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + region_bytes(g);
+    return sizeof(kvf_cache) + kvfi_geometry_bytes(g) + region_bytes(g);
 }
 
 static void place_fixed(kvf_cache *c)

@@ -131,7 +131,7 @@ static int setup_latent(kvfi_store *s, char *error, size_t error_size)
 static int setup_side(kvfi_store *s, const char *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t error_size)
 {
     char why[200];
-    int rc = kvfi_part_setup(spec, side, dim, part, why, sizeof why);
+    int rc = kvfi_part_setup_calibrated(spec, side, dim, s->calibrated, part, why, sizeof why);
     if (rc) kvfi_sentence(error, error_size, "layer %d, %s: %s", (int)s->layer, side == KVF_K ? "keys" : "values", why);
     return rc;
 }
@@ -142,6 +142,7 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     kvfi_store *s = &g->stores[g->n_stores];
     *s = (kvfi_store){.layer = i, .kv_heads = l->kv_heads, .v_dim = l->v_dim, .v_in_k = l->v_in_k != 0, .window = l->window};
     s->mean_share = -1;
+    s->calibrated = kvfi_calibration_layer(&g->calibration, i);
     const char *k = l->k ? l->k : p->k, *v = l->v ? l->v : p->v;
     int rc = setup_side(s, k, KVF_K, l->k_dim, &s->k, error, error_size);
     if (!rc && !s->v_in_k) rc = setup_side(s, v, KVF_V, l->v_dim, &s->v, error, error_size);
@@ -175,8 +176,8 @@ static int store_of(const kvfi_geometry *g, int owner)
 static int setup_layer(kvfi_geometry *g, const kvf_params *p, int i, char *error, size_t error_size)
 {
     const kvf_layer *l = &p->layers[i];
-    int rc = check_layer(p, i, error, error_size);
-    if (!rc && l->share >= 0) rc = check_share(p, i, error, error_size);
+    int rc = KVF_OK;
+    if (l->share >= 0) rc = check_share(p, i, error, error_size);
     if (!rc && l->share < 0) rc = setup_store(g, p, i, error, error_size);
     if (rc) return rc;
     kvfi_layer *o = &g->layers[i];
@@ -399,6 +400,8 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
         kvfi_sentence(error, error_size, "out of memory for the description of %d layers", (int)p->n_layers);
         rc = KVF_E_NOMEM;
     }
+    for (int i = 0; i < p->n_layers && !rc; i++) rc = check_layer(p, i, error, error_size);
+    if (!rc) rc = kvfi_calibration_copy(&g->calibration, p, a, error, error_size);
     for (int i = 0; i < p->n_layers && !rc; i++) rc = setup_layer(g, p, i, error, error_size);
     if (!rc) rc = setup_pairs(g, p, a, error, error_size);
     if (!rc) rc = setup_matrices(g, a, error, error_size);
@@ -418,11 +421,17 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     return KVF_OK;
 }
 
+size_t kvfi_geometry_bytes(const kvfi_geometry *g)
+{
+    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->calibration.bytes;
+}
+
 void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
 {
     kvfi_release(a, g->layers, g->layers_bytes);
     kvfi_release(a, g->stores, g->stores_bytes);
     kvfi_release(a, g->pairs, g->pairs_bytes);
     kvfi_release(a, g->matrices, g->matrices_bytes);
+    kvfi_calibration_free(&g->calibration, a);
     memset(g, 0, sizeof *g);
 }

@@ -5,6 +5,7 @@
 #define KVFI_GEOMETRY_H
 
 #include "base/memory.h"
+#include "calib/calibration.h"
 #include "calib/self.h"
 #include "codec/codec.h"
 #include "cpu/kernels.h"
@@ -17,8 +18,9 @@ enum {
 
 /* A layer that owns keys and values, with everything needed to store a token of it. */
 typedef struct kvfi_store {
-    kvf_part k, v; /* v unused when v_in_k */
-    int32_t layer; /* index of the owning layer, for messages */
+    kvf_part k, v;                          /* v unused when v_in_k */
+    const kvf_calibrated_layer *calibrated; /* what the caller knows of it; NULL: nothing */
+    int32_t layer;                          /* index of the owning layer, for messages */
     int32_t kv_heads;
     int32_t v_dim;
     int32_t v_in_k;
@@ -67,6 +69,7 @@ typedef struct kvfi_geometry {
     kvfi_layer *layers;
     kvfi_store *stores;
     size_t layers_bytes, stores_bytes;
+    kvfi_calibration calibration;
     int32_t first_seal; /* nothing is sealed before this many rows: estimates come first */
     kvfi_pair *pairs;
     size_t pairs_bytes;
@@ -115,6 +118,9 @@ int64_t kvfi_budget_at(const kvfi_geometry *g, int64_t start, int64_t first);
 /* Checks p and fills g. On failure returns a kvf_error with a sentence in error and g is empty. */
 int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocator *a, char *error, size_t error_size);
 void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a);
+
+/* Bytes of what the geometry itself owns. */
+size_t kvfi_geometry_bytes(const kvfi_geometry *g);
 
 /* Bytes of bookkeeping for one block in use. */
 enum { KVFI_BLOCK_META = 16 };

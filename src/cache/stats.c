@@ -83,7 +83,7 @@ static int64_t add_resident(int64_t sum, const void *memory, size_t size)
 static int64_t resident(const kvf_cache *c)
 {
     const kvfi_geometry *g = &c->g;
-    size_t small = sizeof *c + g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes;
+    size_t small = sizeof *c + kvfi_geometry_bytes(g);
     int64_t sum = add_resident((int64_t)small, c->fixed, g->fixed_bytes - small);
     for (int i = 0; i < g->max_sequences; i++) {
         const kvfi_sequence *s = &c->sequences[i];

@@ -12,6 +12,11 @@ const kvf_codec *kvfi_codec_at(int32_t i);
  * leaves a sentence that lists what exists. error may be NULL. */
 int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t error_size);
 
+/* The same for a layer of which `calibrated` is known (NULL: nothing): key stages come from there when the spec does not say otherwise.
+ * The part keeps the pointer. */
+int kvfi_part_setup_calibrated(const char *text, kvf_side side, int32_t dim, const kvf_calibrated_layer *calibrated,
+                               kvf_part *part, char *error, size_t error_size);
+
 /* All-in bits of a code: 8 * bytes of a record / (64 * dim). */
 double kvfi_part_bits(const kvf_part *part);
 

@@ -123,7 +123,8 @@ static const char *codec_examples(int32_t i)
     return kvfi_codec_at(i)->examples;
 }
 
-int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+int kvfi_part_setup_calibrated(const char *text, kvf_side side, int32_t dim, const kvf_calibrated_layer *calibrated,
+                               kvf_part *part, char *error, size_t size)
 {
     if (!text || !part || (side != KVF_K && side != KVF_V)) {
         kvfi_sentence(error, size, "a codec needs a spec and a side, keys or values");
@@ -144,10 +145,15 @@ int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part
                       side == KVF_K ? "values" : "keys", side == KVF_K ? "keys" : "values");
         return KVF_E_UNSUPPORTED;
     }
-    kvf_part made = {.codec = codec, .side = side};
+    kvf_part made = {.codec = codec, .side = side, .calibrated = calibrated};
     rc = codec->setup(&spec, dim, &made, error, size);
     if (rc == KVF_OK) *part = made;
     return rc;
+}
+
+int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
+{
+    return kvfi_part_setup_calibrated(text, side, dim, NULL, part, error, size);
 }
 
 const char *kvfi_spec_get(const kvf_spec *spec, const char *key, const char *fallback)

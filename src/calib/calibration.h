@@ -1,0 +1,24 @@
+/* SPDX-License-Identifier: MIT
+ * The cache's own copy of what the caller knows of the model (kvfold_calibration.h): checked, in one piece of memory. */
+#ifndef KVFI_CALIBRATION_H
+#define KVFI_CALIBRATION_H
+
+#include "base/memory.h"
+#include "kvfold_calibration.h"
+
+typedef struct kvfi_calibration {
+    kvf_calibrated_layer *layers; /* [kvf_params.n_layers], at the start of `memory`; NULL: none was given */
+    void *memory;
+    size_t bytes;
+} kvfi_calibration;
+
+/* Checks p->calibration against the layers (sizes, finite numbers, sides and shapes of codebooks) and copies it with all arrays.
+ * KVF_E_ARG, KVF_E_VERSION, KVF_E_NONFINITE or KVF_E_NOMEM with a sentence; *c is empty then, and when there is none. Layers of p are checked
+ * before. */
+int kvfi_calibration_copy(kvfi_calibration *c, const kvf_params *p, const kvf_allocator *a, char *error, size_t error_size);
+void kvfi_calibration_free(kvfi_calibration *c, const kvf_allocator *a);
+
+/* What is known of layer i; NULL when nothing is. */
+const kvf_calibrated_layer *kvfi_calibration_layer(const kvfi_calibration *c, int32_t i);
+
+#endif
