@@ -20,6 +20,7 @@ enum {
     KVFI_STREAM_ROTATION = 0,     /* signs of the rotation before coding */
     KVFI_STREAM_SKETCH = 1 << 16, /* sketches of signs: codec/shared/sketch.h */
     KVFI_STREAM_EVICT = 2 << 16,  /* the policy `random` */
+    KVFI_STREAM_KMEANS = 3 << 16, /* codebooks: calib/kmeans.h */
 };
 
 #define KVFI_RANDOM_STEP 0x9e3779b97f4a7c15u

@@ -59,6 +59,10 @@ typedef struct kvfi_kernels {
     /* Orthonormal Hadamard in place: n vectors, dim channels, blocks of `block`. Bit-identical on every target: each butterfly
      * (a, b) -> (a + b, a - b), strides 1, 2, 4, ..., then one multiplication by the f32 nearest 1/sqrt(block). */
     void (*hadamard)(float *x, size_t stride, int32_t n, int32_t dim, int32_t block);
+
+    /* index[i] = the nearest of centroids[k][sub] to x[i][sub], i < n: squared distances in f32, channel after channel, nothing fused;
+     * of equals the lowest index. sub 2, 4 or 8, k 1 to 4096. The same indices on every target. */
+    void (*nearest)(const float *x, int64_t n, int32_t sub, const float *centroids, int32_t k, uint16_t *index);
 } kvfi_kernels;
 
 /* Every instruction set once (isa.def), worst first. */

@@ -65,4 +65,5 @@ void kvfi_kernels_scalar(kvfi_kernels *k)
     kvfi_scalar_tiles(k);
     k->softmax = kvfi_scalar_softmax;
     k->hadamard = kvfi_scalar_hadamard;
+    k->nearest = kvfi_scalar_nearest;
 }

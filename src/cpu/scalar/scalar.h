@@ -21,6 +21,7 @@ void kvfi_scalar_rows(kvfi_kernels *k);
 void kvfi_scalar_tiles(kvfi_kernels *k);
 float kvfi_scalar_softmax(float *s, float *max, float *sum);
 void kvfi_scalar_hadamard(float *x, size_t stride, int32_t n, int32_t dim, int32_t block);
+void kvfi_scalar_nearest(const float *x, int64_t n, int32_t sub, const float *centroids, int32_t k, uint16_t *index);
 
 /* Prepared queries of every kind: floats [n][dim_pad]; with minima and channel groups their sums follow, [n][n_cg]. */
 size_t kvfi_scalar_prepared_bytes(const kvf_part *part, int32_t n);
