@@ -20,7 +20,7 @@ int kvfi_part_setup_calibrated(const char *text, kvf_side side, int32_t dim, con
 /* All-in bits of a code: 8 * bytes of a record / (64 * dim). */
 double kvfi_part_bits(const kvf_part *part);
 
-/* How many scales of a record are the largest number of f16: lengths of vectors that were clipped when they were stored. */
+/* How many scales of a record are the largest number of f16, of either sign: steps and lengths that were clipped when they were stored. */
 int32_t kvfi_part_saturated(const kvf_part *part, const void *record);
 
 /* What specs of one sort are about: "codec" or "policy", the names that exist (NULL past the end), a valid spec or more of each, and

@@ -69,6 +69,12 @@ static int add_option(kvf_spec *spec, const char *text, size_t n, char *error, s
                       kvfi_show(text, n).text);
         return KVF_E_SPEC;
     }
+    for (size_t i = 0; i < n; i++) {
+        if (text[i] > ' ' && text[i] < 127) continue;
+        kvfi_sentence(error, size, "%s '%s': option '%s' holds a character that no option has", spec->noun, spec->name,
+                      kvfi_show(text, n).text);
+        return KVF_E_SPEC;
+    }
     if (spec->n_options == (int32_t)(sizeof spec->option / sizeof *spec->option)) {
         kvfi_sentence(error, size, "%s '%s': more than %d options", spec->noun, spec->name, (int)spec->n_options);
         return KVF_E_SPEC;
@@ -168,7 +174,7 @@ int kvfi_spec_int(const kvf_spec *spec, const char *key, int32_t fallback, int32
     const char *text = kvfi_spec_get(spec, key, NULL);
     *value = text ? decimal(text, strlen(text)) : fallback;
     if (!text || *value >= 0) return KVF_OK;
-    kvfi_sentence(error, size, "%s '%s': %s is '%s', but must be a whole number", spec->noun, spec->name, key,
+    kvfi_sentence(error, size, "%s '%s': %s is '%s', but must be a whole number from 0 to 999999", spec->noun, spec->name, key,
                   kvfi_show(text, strlen(text)).text);
     return KVF_E_SPEC;
 }

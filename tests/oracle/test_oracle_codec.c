@@ -166,6 +166,50 @@ static void norm_rules_agree_with_their_oracle(void **state)
     assert_true(count.values > 100000 && count.moved * 10000 < count.values);
 }
 
+/* The mean that a block carries: no example names it, as values have none. */
+static void block_means_agree_with_their_oracle(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"q8_0:centre=block",      "q4_0:rot=h1,centre=block", "uni4:centre=block,scale=none",
+                                        "turbo3:centre=block",    "rvq4:centre=block,rot=h2", "tcq2:centre=block",
+                                        "q4_0:centre=block,rot=h"};
+    static const int sizes[] = {40, 64, 72, 128};
+    work count = {0, 0};
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++)
+        for (int kind = 0; kind < CI_KIND_COUNT; kind++) {
+            if (kind == CI_PLUS_100 || kind == CI_MINUS_100 || kind == CI_CLOSE)
+                continue; /* nothing but roundings is left of them */
+            one(specs[i], KVF_K, sizes[(i + (size_t)kind) % 4], (ci_kind)kind, &count);
+        }
+    assert_true(count.values > 10000);
+}
+
+/* A mean a hundred times the spread: the error is one of what spreads, where the whole key would leave one of the mean. */
+static void a_block_mean_takes_the_mean_out(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"q4_0", "q8_0", "uni4", "turbo4", "rvq4", "tcq4", "prod4"};
+    for (size_t i = 0; i < sizeof specs / sizeof *specs; i++) {
+        float x[CI_TOKENS * 64], back[CI_TOKENS * 64];
+        double error[2] = {0, 0}, mean[64];
+        uint64_t seed = 3;
+        for (int c = 0; c < 64; c++) mean[c] = 100 * ci_gauss(&seed);
+        for (int j = 0; j < CI_TOKENS * 64; j++) x[j] = (float)ci_half(ci_gauss(&seed) + mean[j % 64]);
+        for (int centred = 0; centred < 2; centred++) {
+            char spec[64];
+            kvf_spec_info info;
+            snprintf(spec, sizeof spec, "%s:centre=%s", specs[i], centred ? "block" : "none");
+            assert_int_equal(kvf_spec_check(spec, KVF_K, 64, &info, NULL, 0), KVF_OK);
+            void *record = ci_alloc(info.block_bytes);
+            assert_int_equal(kvf_op_encode(spec, KVF_K, 64, x, record), KVF_OK);
+            assert_int_equal(kvf_op_decode(spec, KVF_K, 64, record, back), KVF_OK);
+            for (int j = 0; j < CI_TOKENS * 64; j++) error[centred] += ((double)x[j] - back[j]) * ((double)x[j] - back[j]);
+            free(record);
+        }
+        if (!(error[1] * 100 < error[0])) fail_msg("%s: error %g, with the mean taken out %g", specs[i], error[0], error[1]);
+    }
+}
+
 /* The table of turbo at every number of bits against levels from another way of integrating. Both round a level to the nearest
  * integer, and may differ where it lies this close to halfway between two: the library interpolates its integrals, which leaves
  * up to 1e-5 of the deviation, and an entry is 1/127 or 1/16383 of the outermost level (1.9 and more). */
@@ -241,10 +285,9 @@ static void decoding_means_what_the_record_says(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_codec_agrees_with_its_oracle),
-        cmocka_unit_test(tables_are_the_best_ones),
-        cmocka_unit_test(norm_rules_agree_with_their_oracle),
-        cmocka_unit_test(decoding_means_what_the_record_says),
+        cmocka_unit_test(every_codec_agrees_with_its_oracle), cmocka_unit_test(tables_are_the_best_ones),
+        cmocka_unit_test(norm_rules_agree_with_their_oracle), cmocka_unit_test(block_means_agree_with_their_oracle),
+        cmocka_unit_test(a_block_mean_takes_the_mean_out),    cmocka_unit_test(decoding_means_what_the_record_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -15,7 +15,7 @@
 #define CI_DIM_MAX 1024
 
 /* Head sizes: those of models, odd ones, and the ends. */
-static const int ci_dims[] = {1, 2, 40, 64, 72, 80, 96, 112, 128, 192, 256, 512, 576};
+static const int ci_dims[] = {1, 2, 8, 12, 24, 40, 64, 72, 80, 96, 112, 128, 192, 256, 512, 576};
 enum { CI_DIMS = sizeof ci_dims / sizeof *ci_dims };
 
 static inline uint64_t ci_next(uint64_t *state)
@@ -158,7 +158,7 @@ static inline int ci_fits(const char *spec, int dim)
     const char *outliers = strstr(spec, "outliers=");
     const char *rot = strstr(spec, "rot=h");
     if (rot && dim % 2 && (!rot[5] || rot[5] == ',')) return 0;
-    if (!strncmp(spec, "tcq", 3) && dim < 8) return 0;
+    if (!strncmp(spec, "tcq", 3) && (spec[3] - '0') * dim < 32) return 0;
     return !outliers || atoi(outliers + 9) < dim;
 }
 

@@ -64,6 +64,7 @@ static void encode(const kvf_part *part, float *x, void *record)
     int dim = part->dim, bits = part->bits;
     memset(record, 0, part->bytes);
     kvfi_rotate_block(part, x);
+    if (part->block_mean) kvfi_take_mean(part, x, record);
     make_scales(part, x, kvfi_halves(record, part->scale_offset), inverse);
     if (part->side == KVF_K) {
         for (int c = 0; c < dim; c++) {

@@ -67,7 +67,7 @@ static int32_t count_largest(const void *record, size_t offset, size_t n)
 {
     const uint16_t *half = (const uint16_t *)(const void *)((const char *)record + offset);
     int32_t found = 0;
-    for (size_t i = 0; i < n; i++) found += half[i] == 0x7bff;
+    for (size_t i = 0; i < n; i++) found += (half[i] & 0x7fff) == 0x7bff;
     return found;
 }
 

@@ -99,7 +99,8 @@ uint16_t kvfi_norm_scale(int32_t norm, const float *x, const float *c, int32_t n
     const float xx = kvfi_dot16(x, x, n), xc = kvfi_dot16(x, c, n), cc = kvfi_dot16(c, c, n);
     float scale = 0;
     if (cc > 0 && norm == KVFI_NORM_KEPT) scale = sqrtf(xx / cc);
-    if (xc > 0 && norm == KVFI_NORM_UNBIASED) scale = xx / xc;
+    const int far = 4 * xc * xc < xx * cc; /* 60 degrees and more away: the unbiased scale would be twice the length and more */
+    if (cc > 0 && norm == KVFI_NORM_UNBIASED) scale = far || !(xc > 0) ? xc / cc : xx / xc;
     if (cc > 0 && norm == KVFI_NORM_LEAST) scale = xc / cc;
     return kvfi_half_saturated(scale);
 }

@@ -7,8 +7,8 @@
 #include "codec/shared/part.h"
 
 /* How the scale of a coded vector is corrected, x the vector, c the decoded one before scaling:
- * 0: ||x|| as the codebook assumes; 1: ||x|| / ||c|| (norm kept); 2: ||x||^2 / <x, c> (unbiased); 3: <x, c> / <c, c> (least
- * squares). Measured defaults: keys 1, values 2. */
+ * 0: ||x|| as the codebook assumes; 1: ||x|| / ||c|| (norm kept); 2: ||x||^2 / <x, c> (unbiased), or rule 3 where c points 60 degrees
+ * and more away from x; 3: <x, c> / <c, c> (least squares, below 0 when c points backwards). Measured defaults: keys 1, values 2. */
 enum { KVFI_NORM_PLAIN, KVFI_NORM_KEPT, KVFI_NORM_UNBIASED, KVFI_NORM_LEAST };
 
 /* Parses into the part: rot=none|h|h1|h2|haar and seed=N; for keys centre=none|prompt|block and scale=none|prompt. `rot` and `prompt` are

@@ -40,8 +40,10 @@ static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error,
     }
     int rc = kvfi_spec_rotated(spec, options, dim, part, error, size);
     if (rc) return rc;
-    if (dim < KVFI_TRELLIS_LEAST_DIM) {
-        kvfi_sentence(error, size, "codec 'tcq' needs heads of at least %d channels, not %d", KVFI_TRELLIS_LEAST_DIM, (int)dim);
+    const int32_t least = (KVFI_TRELLIS_LEAST_BITS + spec->bits - 1) / spec->bits;
+    if (dim < least) {
+        kvfi_sentence(error, size, "codec 'tcq%d' needs heads of at least %d channels, not %d", (int)spec->bits, (int)least,
+                      (int)dim);
         return KVF_E_UNSUPPORTED;
     }
     part->kind = KVF_KIND_TRELLIS;
