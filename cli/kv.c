@@ -6,7 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PROBE_DIM = 128 }; /* head size at which a codec's name and options are tried before any model is known */
+/* Head sizes at which a codec's name and options are tried before any model is known: what one of them takes, a model may take. The
+ * sentence of a refusal is that of the first. */
+static const int32_t probe_dims[] = {128, 1024, 64};
+enum { PROBES = sizeof probe_dims / sizeof *probe_dims };
 
 void kv_settings_init(kv_settings *s)
 {
@@ -23,16 +26,52 @@ static bool find_preset(const char *name, kvf_preset_info *info)
     return false;
 }
 
+/* Is the spec at fault, whatever the head size? The sentence that says so is left in error[size]. */
+static bool malformed(const char *spec, kvf_side side, char *error, size_t size)
+{
+    kvf_spec_info info;
+    bool wrong = true;
+    for (int i = 0; i < PROBES && wrong; i++) {
+        const int rc = kvf_spec_check(spec, side, probe_dims[i], &info, i ? NULL : error, i ? 0 : size);
+        wrong = rc == KVF_E_SPEC || rc == KVF_E_ARG;
+    }
+    return wrong;
+}
+
+/* Does the text begin like a codec, a well-formed one or not? */
+static bool names_codec(const char *text)
+{
+    kvf_codec_info info;
+    for (int32_t i = 0; kvf_codec_list(i, &info) == KVF_OK; i++) {
+        const size_t n = strlen(info.name);
+        if (strncmp(text, info.name, n) == 0 && strchr(":0123456789", text[n])) return true;
+    }
+    return false;
+}
+
+static bool takes(const char *spec, kvf_side side)
+{
+    return kvf_spec_check(spec, side, probe_dims[0], &(kvf_spec_info){0}, NULL, 0) == KVF_OK;
+}
+
+static int codec_alone(const char *spec)
+{
+    char error[512] = "";
+    if (malformed(spec, KVF_K, error, sizeof error))
+        cli_error("--kv: %s", error);
+    else
+        cli_error("--kv: '%s' is a codec; write one for keys and one for values: --kv %s/%s", spec, spec,
+                  takes(spec, KVF_V) ? spec : "uni4");
+    return CLI_USAGE;
+}
+
 static int unknown_preset(const char *name)
 {
     cli_text names = {0};
     kvf_preset_info info;
+    if (names_codec(name)) return codec_alone(name);
     for (int32_t i = 0; kvf_preset_list(i, &info) == KVF_OK; i++) cli_text_format(&names, "%s%s", i ? ", " : "", info.name);
-    kvf_spec_info spec;
-    if (kvf_spec_check(name, KVF_K, PROBE_DIM, &spec, NULL, 0) == KVF_OK)
-        cli_error("--kv: '%s' is a codec; write it for keys and values: --kv %s/%s", name, name, name);
-    else
-        cli_error("--kv: unknown preset '%s'; presets: %s; or write K/V, as kivi4/kivi4", name, names.data ? names.data : "none");
+    cli_error("--kv: unknown preset '%s'; presets: %s; or write K/V, as kivi4/kivi4", name, names.data ? names.data : "none");
     cli_text_free(&names);
     return CLI_USAGE;
 }
@@ -72,10 +111,8 @@ static int use_pair(kv_choice *c, const char *pair)
 static int check_codec(const char *option, const char *spec, kvf_side side)
 {
     char error[512] = "";
-    kvf_spec_info info;
-    int rc = kvf_spec_check(spec, side, PROBE_DIM, &info, error, sizeof error);
-    if (rc != KVF_E_SPEC && rc != KVF_E_ARG) return CLI_GO;
-    cli_error("%s: %s", option, error[0] ? error : kvf_strerror(rc));
+    if (!malformed(spec, side, error, sizeof error)) return CLI_GO;
+    cli_error("%s: %s", option, error);
     return CLI_USAGE;
 }
 

@@ -20,11 +20,22 @@ static struct {
     int n_warned;
 } state;
 
+/* Names and options come from outside, and must not steer a terminal. */
+static void put_plain(const char *text)
+{
+    for (; *text; text++) {
+        const unsigned char c = (unsigned char)*text;
+        fputc((c < ' ' && c != '\n' && c != '\t') || c == 127 ? '?' : c, stderr);
+    }
+}
+
 static void print(const char *prefix, const char *format, va_list args)
 {
+    char text[8192]; /* longer than any path; a longer sentence is cut */
+    vsnprintf(text, sizeof text, format, args);
     fflush(stdout); /* keeps the order when both streams end on one terminal */
     fprintf(stderr, "kvfold: %s", prefix);
-    vfprintf(stderr, format, args);
+    put_plain(text);
     fputc('\n', stderr);
 }
 

@@ -24,6 +24,12 @@ refuses policy_budget_too_small 1 "budget of 100 tokens is less than the 132.*fi
 refuses policy_of_an_arm 1 "--evict: policy 'knorm' has no option 'topk'" quality -m x -f y --kv f16/f16,window=0,evict=knorm:budget=99,topk=3
 refuses preset_unknown 1 "preset 'tinny'.*balanced" run -m x -p a --kv tinny
 refuses preset_is_a_codec 1 "--kv kivi4/kivi4" run -m x -p a --kv kivi4
+refuses preset_is_a_codec_for_keys 1 "'qjl' is a codec.*--kv qjl/uni4" run -m x -p a --kv qjl
+refuses preset_is_a_bad_codec 1 "group is 128" run -m x -p a --kv kivi4:group=128
+refuses preset_is_too_wide_a_codec 1 "uni2 uni3 uni4" run -m x -p a --kv uni9
+refuses preset_steers_terminal 1 "unknown preset '[?]\[31mX'" run -m x -p a --kv $'\e[31mX'
+refuses codec_too_large_for_all 1 "m is 65536.*16 to 512" run -m x -p a --kv qjl:m=65536/uni4
+refuses codec_fits_large_heads 2 "No such file" plan -m nosuch.gguf --kv qjl:m=1024/uni4
 refuses pair_malformed 1 "'kivi4/'.*K/V" run -m x -p a --kv kivi4/
 refuses pair_of_three 1 "'a/b/c'" run -m x -p a --kv a/b/c
 refuses codec_unknown 1 "-ctk: .*'q5_1'.*there are: f16 q8_0" run -m x -p a -ctk q5_1
