@@ -146,7 +146,8 @@ typedef struct kvf_params {
     const char
         *evict; /* which tokens stay, as "window:budget=1024,recent=256,sink=4" (kvf_policy_list); NULL: "none", all. Copied.
                                  Layers with a window of their own are left alone */
-    const struct kvf_calibration *calibration; /* kvfold_calibration.h; NULL: none. Copied. Key stages come from it instead of from the
+    const struct kvf_calibration
+        *calibration; /* kvfold_calibration.h; NULL: none. Copied. Key stages come from it instead of from the
                                  prompt, and codecs and policies that need codebooks or directions find them there */
     int64_t reserved[4];
 } kvf_params;
@@ -320,7 +321,8 @@ typedef struct kvf_stats_t {
     double bits_per_value;  /* all-in: 8 * accounted / values held (0 when empty) */
     const char *cpu;        /* instruction set in use; belongs to the cache */
     int64_t tokens_evicted; /* rows that the policy took from each head of the layer that lost most, over the sequences held */
-    int64_t saturated_scales; /* scales and lengths of coded vectors that f16 cannot hold (above 65504) and that were clipped, since
+    int64_t
+        saturated_scales; /* scales and lengths of coded vectors that f16 cannot hold (above 65504) and that were clipped, since
                                  creation */
     int64_t reserved[6];
 } kvf_stats_t;
@@ -332,7 +334,8 @@ typedef enum kvf_key_rule {
     KVF_KEYS_AS_THEY_ARE = 0, /* no centre: the codec has none, or was told so */
     KVF_KEYS_UNROTATED = 1,   /* mean of the prompt's un-rotated keys, one centre for 512 positions */
     KVF_KEYS_PLAIN_MEAN = 2,  /* plain mean of the prompt's keys: they are not rotated, or do not turn as described */
-    KVF_KEYS_BLOCK_MEAN = 3   /* every block carries the mean of its keys */
+    KVF_KEYS_BLOCK_MEAN = 3,  /* every block carries the mean of its keys */
+    KVF_KEYS_FILE = 4         /* mean of the calibration's un-rotated keys, one centre for 512 positions */
 } kvf_key_rule;
 
 typedef struct kvf_keys_t {

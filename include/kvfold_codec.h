@@ -87,10 +87,11 @@ typedef struct kvf_part {
     int32_t iid;         /* sketches: 1 for independent normal directions, 0 for orthogonal ones */
     int32_t stage;       /* rvq: bits of the first of two stages, the low bits of a code */
     kvf_rotation rot;    /* of the channels before coding; queries are turned too, outputs turned back */
-    int32_t centre;      /* keys: 1 to subtract a centre estimated from the prompt before the transform (calib/self.h) */
+    int32_t centre;      /* keys: 1 to subtract a centre before the transform (calib/self.h) */
     int32_t block_mean;  /* keys: 1 to subtract the mean of the block's vectors after the transform; the record keeps it */
     int32_t norm;        /* rule by which the scale of a coded vector is corrected (codec/shared/stages.h) */
-    int32_t scaled;      /* keys: 1 to divide channels by a scale estimated from the prompt; queries are multiplied */
+    int32_t scaled;      /* keys: 1 to divide channels by a scale; queries are multiplied */
+    int32_t from_file;   /* keys: centre and scale are those of `calibrated`, not estimated from the prompt */
     size_t scale_offset; /* bytes from the start of the record to the f16 scales */
     size_t min_offset;   /* ... to the f16 minima (has_min) */
     size_t mean_offset;  /* ... to the mean of the block's coded vectors: int8[dim_pad], then its f16 step; 0: none is kept */

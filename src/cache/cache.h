@@ -199,7 +199,7 @@ void kvfi_forget_sets(kvf_cache *c, kvfi_sequence *s);
 
 static inline const uint8_t *kvfi_table(const kvf_cache *c, const kvfi_sequence *s, int32_t epoch, const kvfi_store *store)
 {
-    return kvfi_pool_data(&c->tables, s->sets[epoch]) + store->table;
+    return (store->self ? kvfi_pool_data(&c->tables, s->sets[epoch]) : c->g.known) + store->table;
 }
 static inline int kvfi_table_turns(const uint8_t *table)
 {

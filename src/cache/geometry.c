@@ -136,6 +136,20 @@ static int setup_side(kvfi_store *s, const char *spec, kvf_side side, int32_t di
     return rc;
 }
 
+/* Stages that the spec wants from a file must be in it. */
+static int check_known(const kvfi_store *s, char *error, size_t error_size)
+{
+    const kvf_calibrated_layer *k = s->calibrated;
+    if (!s->staged || s->self) return KVF_OK;
+    const char *lacks = s->k.centre && !(k && k->k_mean)              ? "k_mean"
+                        : s->k.scaled && !(k && k->k_rms && k->q_rms) ? "k_rms and q_rms"
+                                                                      : NULL;
+    if (!lacks) return KVF_OK;
+    kvfi_sentence(error, error_size, "layer %d, keys: %s needs %s of a calibration file, and there is %s", (int)s->layer,
+                  s->k.canonical, lacks, k ? "none in this one" : "no such file");
+    return KVF_E_UNSUPPORTED;
+}
+
 static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error, size_t error_size)
 {
     const kvf_layer *l = &p->layers[i];
@@ -150,8 +164,11 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     if (rc) return rc;
     if (!s->v_in_k) s->turned = s->v.rot;
     if (l->rope_style == KVF_ROPE_UNKNOWN && s->k.centre) kvfi_centre_by_block(&s->k);
-    s->self = s->k.centre || s->k.scaled;
-    s->n_pairs = s->self ? l->rope_dims / 2 : 0;
+    s->staged = s->k.centre || s->k.scaled;
+    s->self = s->staged && !s->k.from_file;
+    rc = check_known(s, error, error_size);
+    if (rc) return rc;
+    s->n_pairs = s->staged ? l->rope_dims / 2 : 0;
     s->record_bytes = s->k.bytes + (s->v_in_k ? 0 : s->v.bytes);
     s->block_bytes = s->record_bytes * (size_t)s->kv_heads;
     /* A head reads K, V, and then K of the next block, which usually follows in memory. */
@@ -201,7 +218,30 @@ static size_t advance(size_t *at, size_t bytes)
     return here;
 }
 
-/* RoPE tables of the stores that estimate a centre. */
+static void lay_out_table(kvfi_store *s, size_t *bytes)
+{
+    s->table_head = kvfi_round_up((size_t)s->k.head_dim * (sizeof(double) + sizeof(float)), 8);
+    s->table = advance(bytes, sizeof(int64_t) + (size_t)s->kv_heads * s->table_head);
+}
+
+static void fill_known(const kvfi_geometry *g, const kvfi_store *s, int32_t head)
+{
+    if (!s->staged || s->self) return;
+    const size_t at = (size_t)head * (size_t)s->k.head_dim;
+    const kvf_calibrated_layer *c = s->calibrated;
+    const int64_t rotate = s->n_pairs > 0;
+    uint8_t *table = g->known + s->table;
+    memcpy(table, &rotate, sizeof rotate);
+    const kvfi_known known = {.mean = s->k.centre ? c->k_mean + at : NULL,
+                              .k_rms = s->k.scaled ? c->k_rms + at : NULL,
+                              .q_rms = s->k.scaled ? c->q_rms + at : NULL,
+                              .pairs = s->pairs,
+                              .dim = s->k.head_dim,
+                              .n_pairs = s->n_pairs};
+    kvfi_known_table(&known, kvfi_table_c0(table, s, head), kvfi_table_scale(table, s, head));
+}
+
+/* RoPE tables of the stores whose keys are centred. */
 static int setup_pairs(kvfi_geometry *g, const kvf_params *p, const kvf_allocator *a, char *error, size_t error_size)
 {
     size_t n = 0, at = 0;
@@ -219,6 +259,23 @@ static int setup_pairs(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
         if (s->n_pairs) kvfi_pairs_init(s->pairs, l->rope_dims, l->rope_style, l->rope_freq);
         at += (size_t)s->n_pairs;
     }
+    return KVF_OK;
+}
+
+/* Tables of the stores whose stages are known from the start. */
+static int setup_known(kvfi_geometry *g, const kvf_allocator *a, char *error, size_t error_size)
+{
+    for (int i = 0; i < g->n_stores; i++) {
+        kvfi_store *s = &g->stores[i];
+        if (s->staged && !s->self) lay_out_table(s, &g->known_bytes);
+    }
+    g->known = kvfi_alloc_zero(a, g->known_bytes);
+    if (g->known_bytes && !g->known) {
+        kvfi_sentence(error, error_size, "out of memory for key stages of %zu bytes", g->known_bytes);
+        return KVF_E_NOMEM;
+    }
+    for (int i = 0; i < g->n_stores; i++)
+        for (int32_t h = 0; h < g->stores[i].kv_heads; h++) fill_known(g, &g->stores[i], h);
     return KVF_OK;
 }
 
@@ -278,12 +335,11 @@ static void lay_out_estimates(kvfi_geometry *g, size_t *at)
         size_t dim = (size_t)s->k.head_dim, heads = (size_t)s->kv_heads;
         s->key_sums = advance(at, heads * KVFI_KEY_SUMS * dim * sizeof(double));
         s->pair_sums = advance(at, (size_t)s->n_pairs * 3 * sizeof(double));
-        s->table_head = kvfi_round_up(dim * (sizeof(double) + sizeof(float)), 8);
-        s->table = advance(&g->table_bytes, sizeof(int64_t) + heads * s->table_head);
+        lay_out_table(s, &g->table_bytes);
     }
     for (int i = 0; i < g->n_layers; i++) {
         kvfi_layer *l = &g->layers[i];
-        if (!g->stores[l->store].k.scaled) continue;
+        if (!g->stores[l->store].self || !g->stores[l->store].k.scaled) continue;
         l->query_bytes = (size_t)KVFI_EPOCHS * (size_t)l->kv_heads * (size_t)l->k_dim * sizeof(double);
         l->query_sums = advance(at, 2 * l->query_bytes);
     }
@@ -404,6 +460,7 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     if (!rc) rc = kvfi_calibration_copy(&g->calibration, p, a, error, error_size);
     for (int i = 0; i < p->n_layers && !rc; i++) rc = setup_layer(g, p, i, error, error_size);
     if (!rc) rc = setup_pairs(g, p, a, error, error_size);
+    if (!rc) rc = setup_known(g, a, error, error_size);
     if (!rc) rc = setup_matrices(g, a, error, error_size);
     for (int i = 0; i < g->n_stores; i++)
         if (g->stores[i].self) g->first_seal = KVFI_EPOCH_FIRST;
@@ -423,7 +480,7 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
 
 size_t kvfi_geometry_bytes(const kvfi_geometry *g)
 {
-    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->calibration.bytes;
+    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->calibration.bytes + g->known_bytes;
 }
 
 void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
@@ -432,6 +489,7 @@ void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
     kvfi_release(a, g->stores, g->stores_bytes);
     kvfi_release(a, g->pairs, g->pairs_bytes);
     kvfi_release(a, g->matrices, g->matrices_bytes);
+    kvfi_release(a, g->known, g->known_bytes);
     kvfi_calibration_free(&g->calibration, a);
     memset(g, 0, sizeof *g);
 }

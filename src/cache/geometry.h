@@ -32,15 +32,18 @@ typedef struct kvfi_store {
     size_t block_bytes;  /* kv_heads records */
     size_t k_row, v_row; /* bytes of one exact row of one head */
     kvf_rotation turned; /* that of the values, as the output is turned back: of the first v_dim channels when v_in_k */
-    int32_t self;        /* its keys have stages estimated from the prompt */
+    int32_t staged;      /* its keys are centred or scaled before they are coded */
+    int32_t self;        /* ... by what is estimated from the prompt; otherwise by what is known from the start */
     int32_t n_pairs;
     kvfi_pair *pairs;  /* channels that RoPE turns */
     double mean_share; /* of the first sealed block's keys, see kvf_keys; -1: none yet */
     int32_t unturned;  /* the keys turned out not to turn as described */
     size_t key_sums;   /* offset in a sequence's exact store: [kv_heads][KVFI_KEY_SUMS][dim] doubles */
     size_t pair_sums;  /* ... [n_pairs][3] doubles */
-    size_t table;      /* offset in a table set: int64 rotate, then [kv_heads] of dim doubles (c_0) and dim floats (scale) */
-    size_t table_head; /* bytes of one head there */
+    size_t
+        table; /* offset in a table set, `known` when not `self`: int64 rotate, then [kv_heads] of dim doubles (c_0) and dim floats
+                          (scale) */
+    size_t table_head;                         /* bytes of one head there */
     size_t window_k, window_v, sink_k, sink_v; /* offsets in a sequence's exact store: [kv_heads][rows][dim] each */
 } kvfi_store;
 
@@ -70,6 +73,8 @@ typedef struct kvfi_geometry {
     kvfi_store *stores;
     size_t layers_bytes, stores_bytes;
     kvfi_calibration calibration;
+    uint8_t *known; /* key stages of the stores that estimate none */
+    size_t known_bytes;
     int32_t first_seal; /* nothing is sealed before this many rows: estimates come first */
     kvfi_pair *pairs;
     size_t pairs_bytes;

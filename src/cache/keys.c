@@ -80,6 +80,6 @@ int kvf_keys(const kvf_cache *c, int32_t layer, kvf_keys_t *keys)
     if (st->k.block_mean)
         keys->rule = KVF_KEYS_BLOCK_MEAN;
     else if (st->k.centre)
-        keys->rule = st->n_pairs && !st->unturned ? KVF_KEYS_UNROTATED : KVF_KEYS_PLAIN_MEAN;
+        keys->rule = !st->self ? KVF_KEYS_FILE : st->n_pairs && !st->unturned ? KVF_KEYS_UNROTATED : KVF_KEYS_PLAIN_MEAN;
     return KVF_OK;
 }

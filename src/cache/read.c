@@ -68,7 +68,7 @@ static void from_block(const reader *r, uint8_t *row, uint32_t id, int32_t t, fl
     if (values) record += r->st->k.bytes;
     r->c->g.kernels.kind[part->kind].unfold(part, record, tile);
     kvfi_decoded_row(r->c, part, record, tile, t, x);
-    if (!values && r->st->self) undo_stages(r, row, x);
+    if (!values && r->st->staged) undo_stages(r, row, x);
     memcpy(out, x, (size_t)r->dim * sizeof *out);
 }
 

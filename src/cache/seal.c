@@ -173,7 +173,7 @@ static void seal_side(const kvfi_open_rows *o, const kvf_part *part, int store, 
             load_block(o, j * KVF_BLOCK, h, x);
             if (part->side == KVF_K && !c->keys_known && j == 0) kvfi_watch_keys(c, &c->g.stores[store], x);
             if (part->side == KVF_K && c->g.stores[store].evicts) kvfi_score_rows(c, &c->g.stores[store], row, h, x);
-            if (part->side == KVF_K && c->g.stores[store].self) apply_stages(c, o->s, &c->g.stores[store], row, h, x);
+            if (part->side == KVF_K && c->g.stores[store].staged) apply_stages(c, o->s, &c->g.stores[store], row, h, x);
             uint8_t *record = kvfi_pool_data(&c->pools[store], id) + (size_t)h * c->g.stores[store].record_bytes + offset;
             part->codec->encode(part, x, record);
             c->saturated_scales += kvfi_part_saturated(part, record);

@@ -57,7 +57,7 @@ static void prepare_queries(walk *w)
     const kvf_part *k = &w->store->k;
     for (int32_t v = 0; v < w->n; v++) load_query(w, v, w->q + (size_t)v * w->k_stride);
     w->epoch = -1, w->segment = -1;
-    if (w->store->self) return; /* blocks prepare their epoch, see use_tables */
+    if (w->store->staged) return; /* blocks prepare their epoch, see use_tables */
     if (k->rot.kind)
         memcpy(w->q_rotated, w->q, (size_t)w->n * w->k_stride * sizeof *w->q);
     else
@@ -80,7 +80,7 @@ static float dot_centre(const float *q, const double *centre, int32_t dim)
  * scores is the same for the whole block. */
 static void use_tables(walk *w, uint8_t *row)
 {
-    const int32_t epoch = *kvfi_row_epoch(row), dim = w->store->k.head_dim;
+    const int32_t epoch = w->store->self ? *kvfi_row_epoch(row) : 0, dim = w->store->k.head_dim;
     const int64_t segment = *kvfi_row_first(row) / KVFI_SEGMENT;
     if (epoch == w->epoch && segment == w->segment) return;
     const uint8_t *table = kvfi_table(w->c, w->seq, epoch, w->store);
@@ -207,10 +207,10 @@ static void add_offsets(const walk *w, const uint8_t *record)
 {
     const kvf_part *k = &w->store->k;
     float mean[1024];
-    if (!w->store->self && !k->block_mean) return;
+    if (!w->store->staged && !k->block_mean) return;
     if (k->block_mean) kvfi_block_mean(k, record, mean);
     for (int32_t v = 0; v < w->n; v++) {
-        float *s = w->scores + (size_t)v * KVF_BLOCK, offset = w->store->self ? w->offset[v] : 0;
+        float *s = w->scores + (size_t)v * KVF_BLOCK, offset = w->store->staged ? w->offset[v] : 0;
         if (k->block_mean) offset += kvfi_dot16(w->q_rotated + (size_t)v * w->k_stride, mean, k->dim);
         for (int32_t i = 0; i < KVF_BLOCK; i++) s[i] += offset;
     }
@@ -228,7 +228,7 @@ static void block_piece(walk *w, int32_t block)
     const kvf_part *k = &w->store->k, *v = &w->store->v;
     const uint8_t *record = kvfi_pool_data(&w->c->pools[w->layer->store], id) + (size_t)w->item->head * w->store->record_bytes;
     const kvfi_kind_ops *kk = &w->kernels->kind[k->kind], *vk = &w->kernels->kind[v->kind];
-    if (w->store->self) use_tables(w, row);
+    if (w->store->staged) use_tables(w, row);
     int unfold_k = w->tiles || w->store->v_in_k;
     if (unfold_k) kk->unfold(k, record, w->tile_k);
     if (w->tiles)

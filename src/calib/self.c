@@ -81,35 +81,53 @@ static void pair_moments(const kvfi_estimate *e, int32_t i, double *c0, double *
     var[p->b] = rb / n + vb;
 }
 
-/* (var / mean q^2)^0.175, geometric mean 1. A channel without variance or queries takes no part: the ratio is kept within
+/* (var / query)^power of mean squares, geometric mean 1. A channel without variance or queries takes no part: the ratio is kept within
  * 2^-20 .. 2^20 of the others' geometric mean. */
-static void make_scale(const kvfi_estimate *e, const double *var, float *scale)
+static void make_scale(const double *var, const double *query, int32_t dim, double power, float *scale)
 {
     double log_ratio[1024], mean = 0;
     int32_t live = 0;
-    for (int32_t c = 0; c < e->dim; c++) {
-        double q = e->queries[c] / (double)e->n_queries;
-        log_ratio[c] = var[c] > 1e-30 && q > 1e-30 ? kvfi_log2(var[c]) - kvfi_log2(q) : NAN;
+    for (int32_t c = 0; c < dim; c++) {
+        log_ratio[c] = var[c] > 1e-30 && query[c] > 1e-30 ? kvfi_log2(var[c]) - kvfi_log2(query[c]) : NAN;
         if (log_ratio[c] == log_ratio[c]) mean += log_ratio[c], live++;
     }
-    for (int32_t c = 0; c < e->dim; c++) {
+    for (int32_t c = 0; c < dim; c++) {
         double x = log_ratio[c] == log_ratio[c] ? log_ratio[c] - mean / live : 0;
         x = x > 20 ? 20 : x < -20 ? -20 : x;
-        scale[c] = (float)kvfi_exp2(0.175 * x);
+        scale[c] = (float)kvfi_exp2(power * x);
     }
 }
 
 void kvfi_make_table(const kvfi_estimate *e, int rotate, double *c0, float *scale)
 {
-    double var[1024];
+    double var[1024], query[1024];
     for (int32_t c = 0; c < e->dim; c++) {
+        query[c] = e->n_queries ? e->queries[c] / (double)e->n_queries : 0;
         c0[c] = e->keys[c] / (double)e->n;
         var[c] = e->keys[e->dim + c] / (double)e->n - c0[c] * c0[c];
         scale[c] = 1;
     }
     for (int32_t i = 0; rotate && i < e->n_pairs; i++) pair_moments(e, i, c0, var);
-    if (e->scaled && e->n_queries) make_scale(e, var, scale);
+    if (e->scaled && e->n_queries) make_scale(var, query, e->dim, 0.175, scale);
     if (!e->centred) memset(c0, 0, (size_t)e->dim * sizeof *c0);
+}
+
+void kvfi_known_table(const kvfi_known *k, double *c0, float *scale)
+{
+    double var[1024], query[1024];
+    for (int32_t c = 0; c < k->dim; c++) c0[c] = k->mean ? (double)k->mean[c] : 0, scale[c] = 1;
+    for (int32_t i = 0; k->mean && i < k->n_pairs; i++) {
+        const kvfi_pair *p = &k->pairs[i];
+        const double a = c0[p->a], b = c0[p->b];
+        c0[p->a] = a * p->cos - b * p->sin;
+        c0[p->b] = a * p->sin + b * p->cos;
+    }
+    if (!k->k_rms || !k->q_rms) return;
+    for (int32_t c = 0; c < k->dim; c++) {
+        var[c] = (double)k->k_rms[c] * (double)k->k_rms[c];
+        query[c] = (double)k->q_rms[c] * (double)k->q_rms[c];
+    }
+    make_scale(var, query, k->dim, 0.25, scale);
 }
 
 void kvfi_turn(double *centre, const kvfi_pair *pairs, int32_t n_pairs, int64_t segments)

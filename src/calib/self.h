@@ -8,7 +8,10 @@
  *   var      mean (k_j - R_j m)^2 + variance of R_j m over positions 0..511, per channel as cached
  *   scale    (var / mean q^2)^(0.35 / 2), geometric mean 1; keys are divided by it, queries multiplied
  * A centre common to all keys of a segment adds q.c_s to their scores: nothing is stored per token.
- * Sums are doubles, added in row order by one thread, so batch sizes cannot change a bit. */
+ * Sums are doubles, added in row order by one thread, so batch sizes cannot change a bit.
+ *
+ * With a calibration file the same two stages hold from row 0 on, with nothing to estimate: m is the file's, and the scale is
+ * (k_rms / q_rms)^(1/2), not damped, as its spreads come from thousands of positions. */
 #ifndef KVFI_SELF_H
 #define KVFI_SELF_H
 
@@ -65,6 +68,14 @@ void kvfi_mean_energy(const kvfi_estimate *e, double *unrotated, double *plain);
 
 /* rotate: 0 when the RoPE check failed. */
 void kvfi_make_table(const kvfi_estimate *e, int rotate, double *c0, float *scale);
+
+/* The same from calibrated arrays of one head: mean[dim] (NULL: no centre), k_rms and q_rms[dim] (NULL: no scale). */
+typedef struct kvfi_known {
+    const float *mean, *k_rms, *q_rms;
+    const kvfi_pair *pairs;
+    int32_t dim, n_pairs;
+} kvfi_known;
+void kvfi_known_table(const kvfi_known *k, double *c0, float *scale);
 
 /* Turns c_s into c_(s + segments), in place. One segment after the other, so that steps of any size give the same bits. */
 void kvfi_turn(double *centre, const kvfi_pair *pairs, int32_t n_pairs, int64_t segments);

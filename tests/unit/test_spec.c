@@ -100,8 +100,10 @@ static const spec_case bad[] = {
     {"kivi4:group=\x01", KVF_K, 64, KVF_E_SPEC, "holds a character that no option has"},
     {"uni4:seed=1000000", KVF_K, 64, KVF_E_SPEC, "from 0 to 999999"},
     {"uni4:seed=-1", KVF_K, 64, KVF_E_SPEC, "seed is '-1', but must be a whole number"},
-    {"uni4:centre=file", KVF_K, 64, KVF_E_SPEC, "centre is 'file', but may be none, prompt or block"},
-    {"uni4:scale=block", KVF_K, 64, KVF_E_SPEC, "scale is 'block', but may be none or prompt"},
+    {"uni4:centre=disk", KVF_K, 64, KVF_E_SPEC, "centre is 'disk', but may be none, prompt, file or block"},
+    {"uni4:scale=block", KVF_K, 64, KVF_E_SPEC, "scale is 'block', but may be none, prompt or file"},
+    {"uni4:centre=file,scale=prompt", KVF_K, 64, KVF_E_SPEC, "prompt and file do not mix"},
+    {"turbo3:scale=file,centre=prompt", KVF_K, 64, KVF_E_SPEC, "prompt and file do not mix"},
     {"uni4:norm=n4", KVF_V, 64, KVF_E_SPEC, "norm is 'n4', but may be n0, n1, n2 or n3"},
     /* what does not go together */
     {"uni4:centre=prompt", KVF_V, 64, KVF_E_SPEC, "centre is for keys; values are never centred"},

@@ -11,25 +11,44 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const centres[] = {"none", "prompt", "block"};
+/* Where a key stage comes from. */
+enum { NONE, PROMPT, FROM_FILE, BLOCK };
+static const char *const sources[] = {"none", "prompt", "file", "block"};
 
 static int parse_key_stage(const kvf_spec *spec, const char *key, const char *fallback, int n, int32_t *stage, char *error,
                            size_t size)
 {
     const char *value = kvfi_spec_get(spec, key, fallback);
     for (*stage = 0; *stage < n; ++*stage)
-        if (!strcmp(value, centres[*stage])) return KVF_OK;
-    kvfi_sentence(error, size, "codec '%s': %s is '%s', but may be none%s", spec->name, key, value,
-                  n == 2 ? " or prompt" : ", prompt or block");
+        if (!strcmp(value, sources[*stage])) return KVF_OK;
+    kvfi_sentence(error, size, "codec '%s': %s is '%s', but may be none, prompt%s", spec->name, key, value,
+                  n == BLOCK ? " or file" : ", file or block");
     return KVF_E_SPEC;
+}
+
+/* What holds where the spec is silent: the source that the other stage names, else the file when it knows enough. */
+static const char *default_source(const kvf_spec *spec, const char *other, const char *prompt, const kvf_calibrated_layer *known)
+{
+    const char *named = kvfi_spec_get(spec, other, "");
+    if (strcmp(prompt, sources[PROMPT]) != 0) return prompt;
+    if (!strcmp(named, sources[PROMPT]) || !strcmp(named, sources[FROM_FILE])) return named;
+    return known && known->k_mean && known->k_rms && known->q_rms ? sources[FROM_FILE] : prompt;
 }
 
 static int parse_key_stages(const kvf_spec *spec, const char *prompt, kvf_part *part, char *error, size_t size)
 {
-    int32_t centre = 0;
-    int rc = parse_key_stage(spec, "centre", prompt, 3, &centre, error, size);
-    if (!rc) rc = parse_key_stage(spec, "scale", prompt, 2, &part->scaled, error, size);
-    part->centre = centre == 1, part->block_mean = centre == 2;
+    int32_t centre = 0, scale = 0;
+    int rc =
+        parse_key_stage(spec, "centre", default_source(spec, "scale", prompt, part->calibrated), BLOCK + 1, &centre, error, size);
+    if (!rc)
+        rc = parse_key_stage(spec, "scale", default_source(spec, "centre", prompt, part->calibrated), BLOCK, &scale, error, size);
+    if (!rc && ((centre == PROMPT && scale == FROM_FILE) || (centre == FROM_FILE && scale == PROMPT))) {
+        kvfi_sentence(error, size, "codec '%s': centre=%s,scale=%s: prompt and file do not mix; both must come from one",
+                      spec->name, sources[centre], sources[scale]);
+        return KVF_E_SPEC;
+    }
+    part->centre = centre == PROMPT || centre == FROM_FILE, part->block_mean = centre == BLOCK, part->scaled = scale != NONE;
+    part->from_file = centre == FROM_FILE || scale == FROM_FILE;
     return rc;
 }
 
@@ -81,7 +100,12 @@ void kvfi_stages_canonical(kvf_part *part)
 {
     canonical_add(part, "rot=%s,seed=%u", kvfi_rotation_name(&part->rot), (unsigned)part->rot.seed);
     if (part->side == KVF_V) return;
-    canonical_add(part, ",centre=%s,scale=%s", centres[part->centre + 2 * part->block_mean], centres[part->scaled]);
+    const char *source = sources[part->from_file ? FROM_FILE : PROMPT];
+    canonical_add(part, ",centre=%s,scale=%s",
+                  part->block_mean ? sources[BLOCK]
+                  : part->centre   ? source
+                                   : sources[NONE],
+                  part->scaled ? source : sources[NONE]);
 }
 
 float kvfi_dot16(const float *a, const float *b, int32_t n)
@@ -158,11 +182,12 @@ void kvfi_block_mean(const kvf_part *part, const void *record, float *mean)
 
 void kvfi_centre_by_block(kvf_part *part)
 {
-    char *centre = strstr(part->canonical, "centre=prompt"), rest[sizeof part->canonical];
+    const char *was = part->from_file ? "centre=file" : "centre=prompt";
+    char *centre = strstr(part->canonical, was), rest[sizeof part->canonical];
     part->centre = 0, part->block_mean = 1;
     kvfi_part_layout(part, part->head_dim);
     if (!centre) return;
-    snprintf(rest, sizeof rest, "%s", centre + strlen("centre=prompt"));
+    snprintf(rest, sizeof rest, "%s", centre + strlen(was));
     snprintf(centre, sizeof part->canonical - (size_t)(centre - part->canonical), "centre=block%s", rest);
 }
 

@@ -11,8 +11,8 @@
  * and more away from x; 3: <x, c> / <c, c> (least squares, below 0 when c points backwards). Measured defaults: keys 1, values 2. */
 enum { KVFI_NORM_PLAIN, KVFI_NORM_KEPT, KVFI_NORM_UNBIASED, KVFI_NORM_LEAST };
 
-/* Parses into the part: rot=none|h|h1|h2|haar and seed=N; for keys centre=none|prompt|block and scale=none|prompt. `rot` and `prompt` are
- * what holds when they are not given. */
+/* Parses into the part: rot=none|h|h1|h2|haar and seed=N; for keys centre=none|prompt|file|block and scale=none|prompt|file. `rot` and
+ * `prompt` are what holds when they are not given; "prompt" becomes "file" when part->calibrated has mean and spreads. */
 int kvfi_spec_stages(const kvf_spec *spec, const char *rot, const char *prompt, int32_t dim, kvf_part *part, char *error,
                      size_t error_size);
 
@@ -21,7 +21,8 @@ int kvfi_spec_stages(const kvf_spec *spec, const char *rot, const char *prompt, 
 
 /* What codecs with one corrected scale a token read first: refuses options that are not in `allowed`, then the stages, all on, and
  * norm=n0..n3, the default of the side when it is not given. */
-int kvfi_spec_rotated(const kvf_spec *spec, const char *const *allowed, int32_t dim, kvf_part *part, char *error, size_t error_size);
+int kvfi_spec_rotated(const kvf_spec *spec, const char *const *allowed, int32_t dim, kvf_part *part, char *error,
+                      size_t error_size);
 #define KVFI_ROTATED_OPTIONS KVFI_STAGE_OPTIONS, "norm"
 
 /* The mean that a record of part->block_mean keeps: mean[dim], in the domain of the codes. */
@@ -30,7 +31,7 @@ void kvfi_block_mean(const kvf_part *part, const void *record, float *mean);
 /* The mean of x[64][dim]: its int8 form goes into the record, its decoded form is subtracted. */
 void kvfi_take_mean(const kvf_part *part, float *x, void *record);
 
-/* centre=prompt becomes centre=block: for keys whose rotation is not known. The record grows by the mean. */
+/* centre=prompt or file becomes centre=block: for keys whose rotation is not known. The record grows by the mean. */
 void kvfi_centre_by_block(kvf_part *part);
 
 /* Adds it to one decoded vector x[dim]; nothing when the record keeps none. */
