@@ -7,7 +7,7 @@
 #include "options.h"
 
 typedef struct kv_settings {
-    const char *kv, *k, *v, *cpu, *evict, *window_type;
+    const char *kv, *k, *v, *cpu, *evict, *window_type, *calibration;
     cli_list layers;
     int64_t sink, recent; /* -1: not given */
 } kv_settings;
@@ -20,6 +20,11 @@ typedef struct kv_settings {
     CLI_WORD("--evict", "POLICY", S, kv.evict,                                                                                   \
              "which tokens stay: none, or a policy with its budget of tokens or share of all, as knorm:budget=1024 or "          \
              "window:budget=25%,recent=256,sink=4; kvfold list has them (default none)" MORE)
+
+#define KV_CALIBRATION(S)                                                                                                        \
+    CLI_WORD("--calibration", "FILE", S, kv.calibration,                                                                         \
+             "what kvfold calibrate learnt of this model: key stages come from there, from the first token on, instead of from " \
+             "the prompt (centre=prompt in a codec keeps that)")
 
 /* Rows of an option table; S is the struct with a member `kv` of type kv_settings. */
 #define KV_OPTIONS(S)                                                                                                            \

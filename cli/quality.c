@@ -36,6 +36,7 @@ static const cli_option options[] = {
     COUNT("--sink", kv.sink, 0, 64, NULL, "first tokens that stay exact (default: the preset's, 4)"),
     COUNT("--window --recent", kv.recent, 0, 65536, NULL, "newest tokens that stay exact (default: the preset's, 64)"),
     KV_WINDOW_TYPE(quality_settings),
+    KV_CALIBRATION(quality_settings),
     KV_EVICT(quality_settings, "; positions are judged from where every budget of all arms binds"),
     SWITCH(CLI_ON, "--seal-each", seal_each,
            "our arms keep no window, and a query sees even the tokens of its own batch coded, itself included: comparable with "

@@ -175,6 +175,7 @@ static int prepare_fold(quality_arm *arm, const session *s, struct llama_context
     p.recent = set->seal_each ? 0 : arm->choice.recent; /* the window that an arm asks for is what --seal-each takes away */
     p.seal_each = set->seal_each;
     p.evict = arm->choice.evict;
+    p.calibration = s->calibration;
     p.cpu = arm->choice.cpu;
     p.log = on_fold_log;
     p.log_user = arm;

@@ -57,6 +57,7 @@ static const cli_option options[] = {
     ON("--ignore-eos", ignore_eos, "never end by itself"),
 
     KV_OPTIONS(run_settings),
+    KV_CALIBRATION(run_settings),
 
     CLI_HEAD("positions (for contexts above the training length)"),
     CLI_ONE_OF("--rope-scaling", "KIND", run_settings, rope_scaling, "none linear yarn", NULL, NULL,

@@ -19,6 +19,8 @@ typedef struct run_settings {
     double yarn_ext, yarn_attn, yarn_slow, yarn_fast;
     bool raw, conversation, display_prompt, escape, report, json, verbose, ignore_eos, repack;
     kv_settings kv;
+    void (*observe)(void *user, const kvf_llama_rows *rows); /* NULL: nobody watches the layers */
+    void *observe_user;
 } run_settings;
 
 /* ---- session.c ------------------------------------------------------------------------------------------------------------- */
@@ -27,6 +29,7 @@ typedef struct session {
     model_file file;
     shape shape;
     kv_choice kv;
+    kvf_llama_calibration *calibration; /* NULL: none */
     struct llama_model *model;
     const struct llama_vocab *vocab;
     struct llama_context *ctx;

@@ -97,6 +97,8 @@ static void fold_params(kvf_llama_params *kp, const session *s, const run_settin
     kp->recent = s->kv.recent;
     kp->exact_bits = s->kv.exact_bits;
     kp->evict = s->kv.evict;
+    kp->calibration = s->calibration;
+    kp->observe = set->observe, kp->observe_user = set->observe_user;
     kp->cpu = s->kv.cpu;
     kp->log = on_fold_log;
     kp->log_user = (void *)(uintptr_t)set; /* read only */
@@ -131,6 +133,16 @@ static int open_context(session *s, const run_settings *set)
     return rc == KVF_OK ? CLI_GO : fold_failed(rc, kvf_llama_error(s->fold));
 }
 
+static int load_calibration(session *s, const run_settings *set)
+{
+    char error[512] = "";
+    if (!set->kv.calibration) return CLI_GO;
+    cli_capture_begin();
+    int rc = kvf_llama_calibration_load(set->kv.calibration, s->model, set->model, &s->calibration, error, sizeof error);
+    cli_capture_end();
+    return rc == KVF_OK ? CLI_GO : fold_failed(rc, error);
+}
+
 /* ---- session --------------------------------------------------------------------------------------------------------------- */
 
 static int check_settings(const session *s, const run_settings *set)
@@ -160,6 +172,7 @@ int session_load(session *s, const run_settings *set)
     if (code == CLI_GO) code = shape_read(&s->shape, &s->file);
     if (code == CLI_GO) code = check_settings(s, set);
     if (code == CLI_GO) code = load_model(s, set);
+    if (code == CLI_GO) code = load_calibration(s, set);
     return code;
 }
 
@@ -174,6 +187,7 @@ void session_close(session *s)
     if (s->fold) kvf_llama_detach(s->fold);
     if (s->ctx) llama_free(s->ctx);
     kvf_llama_free(&s->fold);
+    kvf_llama_calibration_free(&s->calibration);
     if (s->model) llama_model_free(s->model);
     shape_free(&s->shape);
     model_file_close(&s->file);

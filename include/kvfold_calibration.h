@@ -48,6 +48,10 @@ typedef struct kvf_calibration {
     int64_t reserved[4];
 } kvf_calibration;
 
+/* kvf_spec_check for a layer of which something is known: key stages default to the file's, canonical says so. */
+KVF_API int kvf_spec_check_calibrated(const char *spec, kvf_side side, int32_t head_dim, const kvf_calibrated_layer *known,
+                                      kvf_spec_info *info, char *error, size_t error_size);
+
 /* ---- learning it ------------------------------------------------------------------------------------------------------------ */
 
 /* What attention saw of one layer at n positions, all KV heads at the same ones. Positions below the exact sink are better left out:

@@ -23,6 +23,7 @@
 
 #include <stdbool.h>
 #include "kvfold.h"
+#include "kvfold_calibration.h"
 
 struct llama_model;
 struct llama_context;
@@ -33,7 +34,22 @@ struct llama_batch;
 extern "C" {
 #endif
 
-typedef struct kvf_llama kvf_llama; /* opaque */
+typedef struct kvf_llama kvf_llama;                         /* opaque */
+typedef struct kvf_llama_calibration kvf_llama_calibration; /* opaque: a calibration file in memory */
+
+/* What one attention layer is given for the rows of a batch, before it is computed. Valid during the call. */
+typedef struct kvf_llama_rows {
+    uint32_t size;           /* sizeof(kvf_llama_rows) */
+    int32_t layer, owner;    /* layers of the model: this one, and the one whose keys and values it reads (most often itself) */
+    int32_t n;               /* rows */
+    const kvf_token *tokens; /* [n] */
+    kvf_view q, k,
+        v; /* q: row i is token i; k and v: row cells[i]. Queries and keys are turned by RoPE; v is that of k where values
+                                are the first channels of the keys */
+    const int32_t *cells; /* [n] */
+    float scale, softcap; /* of the scores */
+    int64_t reserved[4];
+} kvf_llama_rows;
 
 typedef struct kvf_llama_params {
     uint32_t size;        /* sizeof(kvf_llama_params) */
@@ -50,8 +66,11 @@ typedef struct kvf_llama_params {
     int32_t keep_host_attention; /* 1: let libllama compute its own attention too (slower; a check). Default 0 */
     void (*log)(void *user, kvf_log_level level, const char *text);
     void *log_user;
-    const char *evict; /* which tokens stay, as in kvf_params; NULL: all */
-    int64_t reserved[6];
+    const char *evict;                        /* which tokens stay, as in kvf_params; NULL: all */
+    const kvf_llama_calibration *calibration; /* NULL: none; must stay until attach, where the cache copies what it needs */
+    void (*observe)(void *user, const kvf_llama_rows *rows); /* NULL: nobody watches; called for every layer of every decode */
+    void *observe_user;
+    int64_t reserved[3];
 } kvf_llama_params;
 
 KVF_API void kvf_llama_params_init(kvf_llama_params *p);
@@ -116,10 +135,43 @@ typedef struct kvf_llama_layer_t {
     float rope_base, rope_scale;
     const char *k, *v;  /* canonical codec specs, "" when not folded */
     const char *reason; /* why not folded, "" when folded */
-    int64_t reserved[4];
+    const double
+        *rope_freq; /* [rope_dims / 2] radians per position, of the owner; NULL: not rotated, or not by one frequency a pair */
+    int32_t rope_style; /* kvf_rope_style */
+    int32_t reserved0;
+    int64_t reserved[2];
 } kvf_llama_layer_t;
 /* KVF_E_ARG past the last layer. */
 KVF_API int kvf_llama_layer(const kvf_llama *h, int32_t il, kvf_llama_layer_t *info);
+
+/* ---- calibration files (docs/calibration.md) --------------------------------------------------------------------------------- */
+
+/* A hash of a model's weights: names, types and shapes of all tensors, and a sample of the bytes of each. path: the GGUF file, the first of
+ * a split model. KVF_E_IO, KVF_E_DAMAGED with a sentence in error (NULL: nowhere). */
+KVF_API int kvf_llama_model_hash(const char *path, uint64_t *hash, char *error, size_t error_size);
+
+typedef struct kvf_llama_calibration_info {
+    uint32_t size; /* set by the caller */
+    int32_t n_layers;
+    uint64_t model_hash, text_hash, seed;
+    int64_t tokens;                               /* that were read */
+    int32_t positions, context;                   /* sampled of each head; tokens of one chunk */
+    const char *architecture, *kvfold, *libllama; /* of the model; versions that made the file. "" when not told */
+    int64_t reserved[4];
+} kvf_llama_calibration_info;
+
+/* Reads a file that `kvfold calibrate` wrote. model NULL: any model's; else architecture and layers must be its own; heads and their sizes
+ * are compared at attach. model_path NULL:
+ * its weights are not compared; else their hash must be the file's. *calibration is NULL on failure: KVF_E_IO, KVF_E_NOMEM, KVF_E_DAMAGED
+ * (not such a file, cut short, changed), KVF_E_MODEL (of another model; both values are named). */
+KVF_API int kvf_llama_calibration_load(const char *path, const struct llama_model *model, const char *model_path,
+                                       kvf_llama_calibration **calibration, char *error, size_t error_size);
+KVF_API void kvf_llama_calibration_free(kvf_llama_calibration **calibration);
+KVF_API int kvf_llama_calibration_about(const kvf_llama_calibration *calibration, kvf_llama_calibration_info *info);
+/* What is known of layer il of the model, for as long as the calibration lives; NULL: nothing, or no such layer. */
+KVF_API const kvf_calibrated_layer *kvf_llama_calibration_layer(const kvf_llama_calibration *calibration, int32_t il);
+/* Any other array of the file, as "blk.3.rank.q": n numbers, NULL when there is none. */
+KVF_API const float *kvf_llama_calibration_array(const kvf_llama_calibration *calibration, const char *name, int64_t *n);
 
 KVF_API const char *kvf_llama_error(const kvf_llama *h);
 

@@ -115,6 +115,9 @@ struct kvf_llama {
     int32_t sink, recent, keep_host_attention, seal_each, exact_bits;
     void (*log)(void *user, kvf_log_level level, const char *text);
     void *log_user;
+    const kvf_llama_calibration *calibration;
+    void (*observe)(void *user, const kvf_llama_rows *rows);
+    void *observe_user;
 
     int32_t n_seq, n_batch, n_layers, n_slots, n_vocab, window, hybrid;
     int32_t host_seq;  /* sequences asked of libllama */
@@ -182,6 +185,9 @@ int kvfi_host_graph(kvf_llama *h, kvfi_host_mode mode, struct llama_batch batch)
 /* attention.c */
 int kvfi_host_prove_order(kvf_llama *h, const struct ggml_tensor *mask, const kvfi_host_layer *l);
 int kvfi_host_attend(kvf_llama *h, int32_t layer, const struct ggml_tensor *t, float *out);
+
+/* attach.c */
+int32_t kvfi_host_rope_style(const kvfi_host_layer *l);
 
 /* threads.c */
 int kvfi_host_threads_init(kvf_llama *h);

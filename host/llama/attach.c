@@ -49,7 +49,8 @@ static int canonical_spec(kvf_llama *h, const kvfi_host_layer *l, kvf_side side,
 {
     char why[256];
     kvf_spec_info info;
-    int rc = kvf_spec_check(wanted, side, side == KVF_K ? l->k_dim : l->v_dim, &info, why, sizeof why);
+    const kvf_calibrated_layer *known = kvf_llama_calibration_layer(h->calibration, l->il);
+    int rc = kvf_spec_check_calibrated(wanted, side, side == KVF_K ? l->k_dim : l->v_dim, known, &info, why, sizeof why);
     if (rc) return kvfi_host_fail(h, rc, "layer %d, %s: %s", (int)l->il, side == KVF_K ? "keys" : "values", why);
     snprintf(spec, KVFI_HOST_SPEC, "%s", info.canonical);
     return KVF_OK;
@@ -83,6 +84,30 @@ static int choose_specs(kvf_llama *h)
     return KVF_OK;
 }
 
+/* As the graph turns its keys. */
+int32_t kvfi_host_rope_style(const kvfi_host_layer *l)
+{
+    if (!l->rope_freq) return l->rope.dims ? KVF_ROPE_UNKNOWN : KVF_ROPE_NORM;
+    return l->rope.mode == GGML_ROPE_TYPE_NORMAL ? KVF_ROPE_NORM : KVF_ROPE_NEOX;
+}
+
+/* What is known of the layers that own their keys. */
+static int describe_known(kvf_llama *h, kvf_calibrated_layer *known)
+{
+    for (int32_t i = 0; i < h->n_attn; i++) {
+        const kvfi_host_layer *l = &h->attn[i];
+        const kvf_calibrated_layer *of = l->share < 0 ? kvf_llama_calibration_layer(h->calibration, l->il) : NULL;
+        known[i] = of ? *of : (kvf_calibrated_layer){.size = sizeof *known};
+        if (of && (of->kv_heads != l->kv_heads || of->k_dim != l->k_dim || of->v_dim != l->v_dim))
+            return kvfi_host_fail(
+                h, KVF_E_MODEL,
+                "layer %d: the calibration is of %d KV heads of %d and %d channels (keys, values), and the model's "
+                "are %d of %d and %d",
+                (int)l->il, (int)of->kv_heads, (int)of->k_dim, (int)of->v_dim, (int)l->kv_heads, (int)l->k_dim, (int)l->v_dim);
+    }
+    return KVF_OK;
+}
+
 static void describe_layers(const kvf_llama *h, kvf_layer *layers)
 {
     for (int32_t i = 0; i < h->n_attn; i++) {
@@ -91,12 +116,8 @@ static void describe_layers(const kvf_llama *h, kvf_layer *layers)
         layers[i].q_heads = l->q_heads, layers[i].kv_heads = l->kv_heads;
         layers[i].k_dim = l->k_dim, layers[i].v_dim = l->v_dim;
         layers[i].window = l->window, layers[i].share = l->share, layers[i].v_in_k = l->v_in_k;
-        if (l->rope_freq) {
-            layers[i].rope_dims = l->rope.dims, layers[i].rope_freq = l->rope_freq;
-            layers[i].rope_style = l->rope.mode == GGML_ROPE_TYPE_NORMAL ? KVF_ROPE_NORM : KVF_ROPE_NEOX;
-        } else if (l->rope.dims) {
-            layers[i].rope_style = KVF_ROPE_UNKNOWN;
-        }
+        layers[i].rope_style = kvfi_host_rope_style(l);
+        if (l->rope_freq) layers[i].rope_dims = l->rope.dims, layers[i].rope_freq = l->rope_freq;
         layers[i].k = l->share < 0 ? l->k : NULL;
         layers[i].v = l->share < 0 && !l->v_in_k ? l->v : NULL;
     }
@@ -112,10 +133,21 @@ static int create_cache(kvf_llama *h)
 {
     char why[320] = "";
     kvf_layer *layers = calloc((size_t)h->n_attn, sizeof *layers);
-    if (!layers) return kvfi_host_fail(h, KVF_E_NOMEM, "out of memory");
+    kvf_calibrated_layer *known = calloc((size_t)h->n_attn, sizeof *known);
+    if (!layers || !known) {
+        free(layers), free(known);
+        return kvfi_host_fail(h, KVF_E_NOMEM, "out of memory");
+    }
     describe_layers(h, layers);
+    int rc = describe_known(h, known);
+    if (rc) {
+        free(layers), free(known);
+        return rc;
+    }
+    const kvf_calibration calibration = {.size = sizeof calibration, .n_layers = h->n_attn, .layers = known};
     kvf_params p;
     kvf_params_init(&p);
+    p.calibration = h->calibration ? &calibration : NULL;
     p.n_layers = h->n_attn, p.layers = layers;
     if (h->sink >= 0) p.sink = h->sink;
     if (h->recent >= 0) p.recent = h->recent;
@@ -123,8 +155,8 @@ static int create_cache(kvf_llama *h)
     if (h->exact_bits) p.exact_bits = h->exact_bits;
     p.max_sequences = h->n_seq, p.max_batch = h->n_batch, p.threads = most_threads(h);
     p.cpu = h->cpu, p.log = h->log, p.log_user = h->log_user, p.error = why, p.error_size = sizeof why;
-    int rc = kvf_cache_create(&h->cache, &p);
-    free(layers);
+    rc = kvf_cache_create(&h->cache, &p);
+    free(layers), free(known);
     if (rc) return kvfi_host_fail(h, rc, "cache: %s", *why ? why : kvf_strerror(rc));
     h->reserved = h->n_ctx + h->n_batch; /* room for blocks that a cut leaves half empty */
     rc = kvf_reserve(h->cache, h->reserved, h->n_seq, h->n_batch);

@@ -73,6 +73,22 @@ static int find_cells(kvf_llama *h, kvfi_host_layer *l, const char *where)
     return KVF_OK;
 }
 
+static void show(const kvf_llama *h, const kvfi_host_layer *l, const kvf_attention *a)
+{
+    const kvf_llama_rows rows = {.size = sizeof rows,
+                                 .layer = l->il,
+                                 .owner = l->owner,
+                                 .n = h->run.rows,
+                                 .tokens = h->tokens,
+                                 .q = a->q,
+                                 .k = a->k,
+                                 .v = a->v,
+                                 .cells = l->cells,
+                                 .scale = l->scale,
+                                 .softcap = l->softcap};
+    h->observe(h->observe_user, &rows);
+}
+
 /* Computes the attention of node t into out, which has t's strides. */
 int kvfi_host_attend(kvf_llama *h, int32_t layer, const struct ggml_tensor *t, float *out)
 {
@@ -85,6 +101,7 @@ int kvfi_host_attend(kvf_llama *h, int32_t layer, const struct ggml_tensor *t, f
     kvf_attention a;
     kvf_plan plan;
     describe(h, layer, t, out, &a);
+    if (h->observe && h->run.mode == KVFI_HOST_DECODE) show(h, l, &a);
     rc = kvf_attend_begin(h->cache, &a, &plan);
     if (rc) return kvfi_host_fail_cache(h, rc, where);
     kvfi_host_run_plan(&h->threads, &plan, threads_of(h));

@@ -82,6 +82,7 @@ static int copy_params(kvf_llama *h, const kvf_llama_params *p)
     h->sink = p->sink, h->recent = p->recent, h->keep_host_attention = p->keep_host_attention;
     h->seal_each = p->seal_each, h->exact_bits = p->exact_bits;
     h->log = p->log, h->log_user = p->log_user;
+    h->calibration = p->calibration, h->observe = p->observe, h->observe_user = p->observe_user;
     if (copy_text(&h->k, p->k) || copy_text(&h->v, p->v) || copy_text(&h->kv_layer, p->kv_layer) || copy_text(&h->cpu, p->cpu) ||
         copy_text(&h->evict, p->evict))
         return kvfi_host_fail(h, KVF_E_NOMEM, "out of memory");

@@ -59,12 +59,14 @@ int kvf_llama_layer(const kvf_llama *h, int32_t il, kvf_llama_layer_t *info)
     for (int32_t i = 0; i < h->n_attn; i++) {
         const kvfi_host_layer *l = &h->attn[i];
         if (l->il != il) continue;
-        const kvfi_host_rope *rope = &(l->share < 0 ? l : &h->attn[l->share])->rope;
+        const kvfi_host_layer *owner = l->share < 0 ? l : &h->attn[l->share];
+        const kvfi_host_rope *rope = &owner->rope;
         info->attention = info->folded = 1;
         info->q_heads = l->q_heads, info->kv_heads = l->kv_heads, info->k_dim = l->k_dim, info->v_dim = l->v_dim;
         info->window = l->window;
         info->share = l->share < 0 ? -1 : h->attn[l->share].il;
         info->rope_dims = rope->dims, info->rope_mode = rope->mode, info->rope_base = rope->base, info->rope_scale = rope->scale;
+        info->rope_freq = owner->rope_freq, info->rope_style = kvfi_host_rope_style(owner);
         info->k = l->k, info->v = l->v, info->reason = "";
     }
     return KVF_OK;

@@ -33,8 +33,14 @@ int kvf_codec_list(int32_t i, kvf_codec_info *info)
 
 int kvf_spec_check(const char *spec, kvf_side side, int32_t head_dim, kvf_spec_info *info, char *error, size_t error_size)
 {
+    return kvf_spec_check_calibrated(spec, side, head_dim, NULL, info, error, error_size);
+}
+
+int kvf_spec_check_calibrated(const char *spec, kvf_side side, int32_t head_dim, const kvf_calibrated_layer *known,
+                              kvf_spec_info *info, char *error, size_t error_size)
+{
     kvf_part part;
-    int rc = kvfi_part_setup(spec, side, head_dim, &part, error, error_size);
+    int rc = kvfi_part_setup_calibrated(spec, side, head_dim, known, &part, error, error_size);
     if (rc || !info) return rc;
     memcpy(info->canonical, part.canonical, sizeof info->canonical);
     info->bits_code = kvfi_part_bits(&part);

@@ -38,6 +38,6 @@ check() {
 }
 
 include=$KVFOLD_SOURCE/include
-check kvfold "$include/kvfold.h" "$include/kvfold_codec.h"
+check kvfold "$include/kvfold.h" "$include/kvfold_codec.h" "$include/kvfold_calibration.h"
 check kvfold-llama "$include/kvfold_llama.h"
 exit $failed
