@@ -40,6 +40,7 @@ static const cli_option options[] = {
     CLI_COUNT("--pool", settings, pool, 1, 1 << 20, NULL,
               "MiB that are summed up to find what memory gives (default: twice the last-level cache)"),
     CLI_WORD("--cpu", "SET", settings, kv.cpu, "instruction set of our arms, as scalar or avx2 (default: the best present)"),
+    KV_CALIBRATION(settings),
     RESULT_OPTIONS(settings),
     CLI_END,
 };
@@ -70,6 +71,7 @@ static int run(const settings *s, const cli_arms *arms, const int *depth, int n)
     size_t cache = machine_last_level_cache();
     e2e_plan plan = {.set = {.file = s->file,
                              .cpu = s->kv.cpu,
+                             .calibration = s->kv.calibration,
                              .predict = (int)s->predict,
                              .prompt = (int)s->prompt,
                              .samples = (int)s->samples,

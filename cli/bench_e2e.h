@@ -19,15 +19,15 @@ const bench_plain *bench_plain_at(int i); /* NULL past the end */
 const bench_plain *bench_plain_named(const char *name);
 
 typedef struct bench_worker_settings {
-    const char *model, *file, *arm, *kv, *cpu;
+    const char *model, *file, *arm, *kv, *cpu, *calibration;
     int64_t sink, recent, depth, room, batch, threads, seed;
 } bench_worker_settings;
 
 /* ---- bench_e2e_arm.c: an arm and its process ------------------------------------------------------------------------------ */
 
 typedef struct e2e_settings {
-    const char *file, *cpu; /* NULL: seeded tokens; the best set */
-    int predict, prompt;    /* tokens of one sample of decoding, of prefill */
+    const char *file, *cpu, *calibration; /* NULL: seeded tokens; the best set; none */
+    int predict, prompt;                  /* tokens of one sample of decoding, of prefill */
     int samples, first, processes, batch, threads;
 } e2e_settings;
 

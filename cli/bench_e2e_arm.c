@@ -49,6 +49,7 @@ int e2e_start(e2e_arm *a, const e2e_settings *s, const char *model, int depth)
         args[n++] = "--kv", args[n++] = kv, args[n++] = "--sink", args[n++] = number[4], args[n++] = "--recent";
         args[n++] = number[5];
         if (s->cpu) args[n++] = "--cpu", args[n++] = s->cpu;
+        if (s->calibration) args[n++] = "--calibration", args[n++] = s->calibration;
     }
     if (child_start(&a->child, args) != 0) return fail(a, strerror(errno));
     return understood(a, child_answer(&a->child));

@@ -28,6 +28,7 @@ typedef struct worker {
     const struct llama_vocab *vocab;
     struct llama_context *ctx;
     kvf_llama *fold;
+    kvf_llama_calibration *calibration;
     int32_t n_vocab, n_batch, held;
     struct llama_batch batch;
     llama_token *text, next; /* [depth + room]; the token to come */
@@ -105,6 +106,10 @@ static int open_folded(worker *w)
     kp.sink = w->kv.sink;
     kp.recent = w->kv.recent;
     kp.cpu = w->kv.cpu;
+    if (w->set.calibration && kvf_llama_calibration_load(w->set.calibration, w->model, w->set.model, &w->calibration, w->error,
+                                                         sizeof w->error) != KVF_OK)
+        return -1;
+    kp.calibration = w->calibration;
     if (kvf_llama_prepare(w->model, &cp, &kp, &w->fold, w->error, sizeof w->error) != KVF_OK) return -1;
     w->ctx = llama_init_from_model(w->model, cp);
     if (!w->ctx) return fail(w, "libllama makes no context");
@@ -171,6 +176,7 @@ static void close_worker(worker *w)
     if (w->fold && w->ctx) kvf_llama_detach(w->fold);
     if (w->ctx) llama_free(w->ctx);
     kvf_llama_free(&w->fold);
+    kvf_llama_calibration_free(&w->calibration);
     if (w->model) llama_model_free(w->model);
     if (w->batch.token) llama_batch_free(w->batch);
     if (!w->plain) kv_choice_free(&w->kv);
@@ -333,6 +339,7 @@ static const cli_option options[] = {
     CLI_WORD("--arm", "NAME", W, arm, "plain libllama"),
     CLI_WORD("--kv", "K/V", W, kv, "folded cache"),
     CLI_WORD("--cpu", "SET", W, cpu, "instruction set"),
+    CLI_WORD("--calibration", "FILE", W, calibration, "calibration file"),
     CLI_COUNT("--sink", W, sink, -1, 64, "-1", "exact tokens at the start"),
     CLI_COUNT("--recent", W, recent, -1, 65536, "-1", "exact tokens at the end"),
     CLI_COUNT("--depth", W, depth, 1, INT32_MAX, "1", "tokens of history"),

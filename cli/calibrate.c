@@ -66,7 +66,7 @@ static int check(const calibrate_settings *set)
 {
     if (!set->model) return missing("-m FILE");
     if (set->files.n == 0) return missing("-f TEXT");
-    return set->out ? CLI_GO : missing("-o FILE");
+    return set->out ? calibrate_writable(set->out) : missing("-o FILE");
 }
 
 /* Bytes of all files, one after another. */
@@ -93,11 +93,10 @@ static int cut_text(text *t, const cli_text *all, const struct llama_vocab *voca
         return CLI_CANNOT;
     }
     t->context = set->context < t->n ? (int32_t)set->context : t->n;
-    const int32_t there = t->n / t->context;
-    t->chunks = set->chunks < there ? (int32_t)set->chunks : there;
-    t->rank = (t->chunks < there ? t->chunks : there - 1) * t->context;
-    if (t->chunks == there)
-        cli_note("the text has %d chunk%s: keys are ranked on one that was sampled, too", there, there == 1 ? "" : "s");
+    const int32_t there = t->n / t->context, most = there > 1 ? there - 1 : 1; /* one is left to rank keys on */
+    t->chunks = set->chunks < most ? (int32_t)set->chunks : most;
+    t->rank = there > 1 ? t->chunks * t->context : 0;
+    if (there == 1) cli_note("the text has less than two chunks: keys are ranked on text that was sampled, too");
     return CLI_GO;
 }
 

@@ -117,6 +117,17 @@ static void put_sum(char *bytes, size_t size)
     memcpy(bytes + at, digits, n);
 }
 
+int calibrate_writable(const char *path)
+{
+    cli_text part = {0};
+    cli_text_format(&part, "%s.part", path);
+    FILE *f = fopen(part.data, "wb");
+    if (!f) cli_error("cannot write '%s': %s", path, strerror(errno));
+    if (f) fclose(f), remove(part.data);
+    cli_text_free(&part);
+    return f ? CLI_GO : CLI_CANNOT;
+}
+
 static int save(const char *path, const char *bytes, size_t size)
 {
     cli_text part = {0};

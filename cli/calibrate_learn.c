@@ -27,7 +27,7 @@ int calibrate_books_parse(calibrate_books *books, const char *text)
     for (const char *p = text; p && *p; p += *p == ',') {
         const char side = *p == 'k' || *p == 'v' ? *p++ : 0;
         int sub, bits, used = 0;
-        bool good = sscanf(p, "%1dx%2d%n", &sub, &bits, &used) == 2 && (p[used] == ',' || !p[used]);
+        bool good = sscanf(p, "%1dx%2d%n", &sub, &bits, &used) == 2 && (p[used] == ',' ? p[used + 1] : !p[used]);
         good = good && (sub == 2 || sub == 4 || sub == 8) && bits >= 1 && bits <= 12;
         if (good && side != 'v') good = add_book(books, KVF_K, sub, bits);
         if (good && side != 'k') good = add_book(books, KVF_V, sub, bits);

@@ -1,20 +1,25 @@
 /* SPDX-License-Identifier: MIT
- * kvfold inspect: the attention layers of a model file, from its header.
+ * kvfold inspect: the attention layers of a model file, from its header; or what a calibration file holds.
  */
+#include "inspect.h"
 #include "model_file.h"
 #include "options.h"
 #include "shape.h"
 
 #include <jansson.h>
 
+#include <string.h>
+
 typedef struct inspect_settings {
-    const char *model;
+    const char *model, *folder;
     bool json, verbose;
 } inspect_settings;
 
 static const cli_option options[] = {
     CLI_HEAD("options"),
-    CLI_WORD("-m --model", "FILE", inspect_settings, model, "model, a GGUF file; -m may be left out"),
+    CLI_WORD("-m --model", "FILE", inspect_settings, model, "model, or a file of kvfold calibrate; -m may be left out"),
+    CLI_WORD("--plot", "FOLDER", inspect_settings, folder,
+             "of a calibration: also draw its ranks and the channels of every layer there (needs gnuplot)"),
     CLI_SWITCH(CLI_ON, "--json", inspect_settings, json, "one JSON object"),
     CLI_SWITCH(CLI_ON, "-v --verbose", inspect_settings, verbose, "show the log of libllama, on stderr"),
     CLI_END,
@@ -23,7 +28,9 @@ static const cli_option options[] = {
 static const cli_syntax syntax = {
     .command = "inspect",
     .usage = "-m FILE [OPTIONS]",
-    .about = "Layers, heads, head sizes and windows of a model, as its header gives them. Reads no weights.",
+    .about = "Layers, heads, head sizes and windows of a model, as its header gives them. Reads no weights. Of a calibration: "
+             "what its layers\n"
+             "are like, and in which heads the direction of the queries ranks keys.",
     .options = options,
     .positional = true,
     .positional_field = offsetof(inspect_settings, model),
@@ -80,18 +87,31 @@ static int print_object(const model_file *m, const shape *s)
                                     (json_int_t)s->context, "refused", s->refused[0] ? s->refused : NULL, "layers", layers));
 }
 
+static int inspect_model(const model_file *m, const inspect_settings *set)
+{
+    shape s = {0};
+    if (set->folder) {
+        cli_error("--plot: '%s' is a model, and pictures are drawn of calibrations", m->path);
+        return CLI_USAGE;
+    }
+    int code = shape_read(&s, m);
+    if (code == CLI_GO) code = set->json ? print_object(m, &s) : print_table(m, &s);
+    shape_free(&s);
+    return code;
+}
+
 int cmd_inspect(int argc, char **argv)
 {
     inspect_settings set = {0};
     model_file m = {0};
-    shape s = {0};
     int code = cli_parse(&syntax, &set, argc, argv);
     if (code != CLI_GO) return code;
     cli_log_install(set.verbose);
     code = model_file_open(&m, set.model);
-    if (code == CLI_GO) code = shape_read(&s, &m);
-    if (code == CLI_GO) code = set.json ? print_object(&m, &s) : print_table(&m, &s);
-    shape_free(&s);
+    if (code == CLI_GO && strcmp(m.arch, "kvfold-calibration") == 0)
+        code = inspect_calibration(set.model, set.json, set.folder);
+    else if (code == CLI_GO)
+        code = inspect_model(&m, &set);
     model_file_close(&m);
     return code;
 }

@@ -200,7 +200,7 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
     c->k = s->k ? s->k : c->k;
     c->v = s->v ? s->v : c->v;
     c->by_default = !s->kv && !s->k && !s->v;
-    c->cpu = s->cpu;
+    c->cpu = s->cpu, c->calibration = s->calibration;
     c->sink = s->sink >= 0 ? (int32_t)s->sink : c->sink;
     c->recent = s->recent >= 0 ? (int32_t)s->recent : c->recent;
     c->exact_bits = s->window_type && strcmp(s->window_type, "q8_0") == 0 ? 8 : 16;

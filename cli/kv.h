@@ -55,13 +55,13 @@ typedef struct kv_override {
 
 /* What the options add up to. Strings live as long as argv and the choice. */
 typedef struct kv_choice {
-    const char *preset; /* NULL when the codecs were named one by one */
-    const char *k, *v, *cpu;
-    bool by_default;                     /* nobody asked for these codecs: layers that they do not fit get others */
-    int32_t sink, recent, exact_bits;    /* 16, or 8: q8_0 */
-    char evict[KV_SPEC];                 /* the policy with every option written out */
-    bool evicts;                         /* it may drop tokens */
-    kv_override override[CLI_LIST_MOST]; /* the last one that names a layer holds */
+    const char *preset;                    /* NULL when the codecs were named one by one */
+    const char *k, *v, *cpu, *calibration; /* calibration: a path, NULL: none */
+    bool by_default;                       /* nobody asked for these codecs: layers that they do not fit get others */
+    int32_t sink, recent, exact_bits;      /* 16, or 8: q8_0 */
+    char evict[KV_SPEC];                   /* the policy with every option written out */
+    bool evicts;                           /* it may drop tokens */
+    kv_override override[CLI_LIST_MOST];   /* the last one that names a layer holds */
     int n_overrides;
     cli_text layers; /* all of them in the form of kvf_llama_params.kv_layer; data NULL when none */
     char own[2][KV_SPEC];

@@ -171,12 +171,12 @@ static json_t *kv_object(const session *s, const numbers *n)
 {
     json_t *layers = json_array();
     unfolded(s, add_unfolded, layers);
-    return json_pack("{s:s, s:s, s:s?, s:s?, s:o, s:o, s:o, s:o, s:i, s:i, s:o, s:i, s:i, s:s, s:I}", "k", s->kv.k ? s->kv.k : "",
-                     "v", s->kv.v ? s->kv.v : "", "preset", s->kv.preset, "layers", s->kv.layers.data, "bits_per_value",
-                     cli_json_real(n->cache.bits_per_value), "bits_code", cli_json_real(n->cache.bits_code), "bits_code_k",
-                     cli_json_real(n->cache.bits_code_k), "bits_code_v", cli_json_real(n->cache.bits_code_v), "layers_folded",
-                     n->host.layers_folded, "layers_total", n->host.layers_total, "not_folded", layers, "sink", s->kv.sink,
-                     "window", s->kv.recent, "evict", s->kv.evict, "clipped",
+    return json_pack("{s:s, s:s, s:s?, s:s?, s:o, s:o, s:o, s:o, s:i, s:i, s:o, s:i, s:i, s:s, s:s?, s:I}", "k",
+                     s->kv.k ? s->kv.k : "", "v", s->kv.v ? s->kv.v : "", "preset", s->kv.preset, "layers", s->kv.layers.data,
+                     "bits_per_value", cli_json_real(n->cache.bits_per_value), "bits_code", cli_json_real(n->cache.bits_code),
+                     "bits_code_k", cli_json_real(n->cache.bits_code_k), "bits_code_v", cli_json_real(n->cache.bits_code_v),
+                     "layers_folded", n->host.layers_folded, "layers_total", n->host.layers_total, "not_folded", layers, "sink",
+                     s->kv.sink, "window", s->kv.recent, "evict", s->kv.evict, "calibration", s->kv.calibration, "clipped",
                      (json_int_t)(n->cache.saturated + n->cache.saturated_scales));
 }
 

@@ -1,0 +1,66 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# kvfold calibrate from outside, on small generated models that read bytes: odd texts, the same file again, the file in use, and files that
+# are refused.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+model=$work/model.gguf other=$work/other.gguf wide=$work/wide.gguf text=$work/text file=$work/c.gguf
+gen() { "$KVFOLD_BIN/gen-model" --bytes "$@" 2>"$work/gen" || cat "$work/gen"; }
+gen llama-64 "$model" f32 && gen gemma3 "$other" f32 && gen llama-64 "$wide" bf16
+ferries >"$text"
+base=(calibrate -m "$model" -t 1 -c 256 --chunks 6)
+
+# Wrong use and odd texts: one sentence each.
+refuses no_model 1 "-m FILE is missing" calibrate -f "$text" -o "$file"
+refuses no_text 1 "-f TEXT is missing" calibrate -m "$model" -o "$file"
+refuses no_output 1 "-o FILE is missing" calibrate -m "$model" -f "$text"
+refuses codebooks 1 "'3x8' is not a list like" "${base[@]}" -f "$text" -o "$file" --codebooks 3x8
+: >"$work/empty"
+refuses empty_text 2 "is empty" "${base[@]}" -f "$work/empty" -o "$file"
+printf x >"$work/one"
+refuses one_token 2 "the text has [12] tokens?; at least 64 are needed" "${base[@]}" -f "$work/one" -o "$file"
+refuses missing_text 2 "No such file" "${base[@]}" -f "$work/nothing" -o "$file"
+holds wrote_nothing test ! -e "$file" -a ! -e "$file.part"
+refuses no_folder 2 "cannot write" "${base[@]}" -f "$text" -o "$work/none/c.gguf"
+
+# A file, and the same one again; another seed gives another.
+succeeds calibrate "${base[@]}" -f "$text" -o "$file" --codebooks 4x4
+holds says_what grep -Eq "positions of 1536 tokens" "$work/out"
+succeeds again "${base[@]}" -f "$text" -o "$work/again.gguf" --codebooks 4x4
+holds deterministic cmp "$file" "$work/again.gguf"
+succeeds seed "${base[@]}" -f "$text" -o "$work/seed.gguf" --codebooks 4x4 --positions 300 --seed 2
+holds seed_matters test "$(cmp "$file" "$work/seed.gguf" | wc -l)" -eq 1
+succeeds short_text "${base[@]}" --slice 0:100 -f "$text" -o "$work/short.gguf" --codebooks 2x8 # fewer samples than centroids
+for language in german chinese; do
+    succeeds "$language" "${base[@]}" -f "$source_dir/tests/text/$language.txt" -o "$work/$language.gguf"
+done
+
+# In use: key stages come from it, and every command takes it.
+use=(run "${quick[@]}" -m "$model" -c 512 --raw -p "The ferry left" -n 4 --json)
+succeeds run "${use[@]}" --calibration "$file"
+json run_says_it 'o["kv"]["calibration"].endswith("c.gguf")'
+succeeds quality quality -m "$model" -t 1 -f "$text" -c 320 --floor 0 --kv uni4/uni4,uni4:centre=prompt/uni4 --calibration "$file" --json
+json quality_differs 'len({a["kld"]["mean"] for a in o["arms"] if not a["libllama"]}) == 2'
+
+# Shown: where it comes from, each layer, which heads; and as pictures.
+succeeds inspect inspect "$file"
+holds inspect_says grep -Eq "calibration of a llama model with 4 layers" "$work/out"
+holds inspect_heads grep -Eq "^heads whose keys are better not ranked by it" "$work/out"
+succeeds inspect_json inspect "$file" --json
+json inspect_layers 'len(layers) == 4 and all(set(h["rank"]) == {"q", "knorm", "recency", "k"} and -1 <= h["rank"]["q"] <= 1 and
+    0 <= h["one_sided"] <= 1 for l in layers for h in l["heads"]) and layers[0]["codebooks"] == ["k4x4", "v4x4"]'
+if command -v gnuplot >/dev/null; then
+    succeeds inspect_plot inspect "$file" --plot "$work/pictures"
+    holds inspect_pictures test -s "$work/pictures/ranks.svg" -a -s "$work/pictures/channels-3.png"
+fi
+refuses plot_of_model 1 "pictures are drawn of calibrations" inspect "$model" --plot "$work/pictures"
+
+# Refused: files of other models, damaged, or no calibration at all.
+refuses other_model 2 "is of a llama model, and this one is gemma3" "${use[@]/$model/$other}" --calibration "$file"
+refuses other_weights 2 "is of other weights: hash [0-9a-f]{16}, and '.*' has [0-9a-f]{16}" "${use[@]/$model/$wide}" --calibration "$file"
+head -c 3000 "$file" >"$work/cut.gguf"
+refuses cut 3 "damaged or cut short" "${use[@]}" --calibration "$work/cut.gguf"
+refuses a_model 3 "is no calibration of kvfold" "${use[@]}" --calibration "$model"
+refuses a_text 3 "does not begin with the letters GGUF" "${use[@]}" --calibration "$text"
+refuses missing 2 "No such file" "${use[@]}" --calibration "$work/nothing.gguf"
+finish

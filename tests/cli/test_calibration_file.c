@@ -1,0 +1,279 @@
+/* SPDX-License-Identifier: MIT
+ * Calibration files: what was written is read back; every truncation and every flipped bit is refused with a sentence; with the checksum put
+ * right again, whatever the header says, nothing crashes. And the small parts of `kvfold calibrate`. */
+#define _DEFAULT_SOURCE
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "cli/calibrate.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+enum { LAYERS = 3, HEADS = 2, DIM = 4, SUM_AT = 24 + 8 + 27 + 12 };
+
+static char folder[] = "/tmp/kvfold-calibration-XXXXXX", path[64];
+
+typedef struct made {
+    calibrate_collection c;
+    calibrate_layer layer[LAYERS];
+    calibrate_result result[LAYERS];
+    calibrate_books books;
+    float numbers[LAYERS][512];
+    ggml_fp16_t owner;
+} made;
+
+static float *take(made *m, int il, size_t *at, size_t n)
+{
+    float *x = &m->numbers[il][*at];
+    for (size_t i = 0; i < n; i++) x[i] = (float)(1 + il) + 0.01f * (float)(*at + i);
+    *at += n;
+    return x;
+}
+
+/* Layers 0 and 2 own keys; layer 1 reads those of layer 0, and layer 2's keys do not turn. */
+static void make(made *m)
+{
+    memset(m, 0, sizeof *m);
+    m->c = (calibrate_collection){.layer = m->layer, .n_layers = LAYERS};
+    assert_int_equal(calibrate_books_parse(&m->books, "k2x3,v4x2"), CLI_GO);
+    for (int il = 0; il < LAYERS; il += 2) {
+        size_t at = 0;
+        calibrate_result *r = &m->result[il];
+        kvf_learnt *l = &r->learnt;
+        m->layer[il].info =
+            (kvf_llama_layer_t){.size = sizeof m->layer[il].info, .kv_heads = HEADS, .k_dim = DIM, .v_dim = DIM + il};
+        m->layer[il].k = &m->owner, r->arrays = m->numbers[il], l->turns = il == 0;
+        l->k_mean = take(m, il, &at, HEADS * DIM), l->k_rms = take(m, il, &at, HEADS * DIM),
+        l->q_rms = take(m, il, &at, HEADS * DIM);
+        l->k_lambda = take(m, il, &at, HEADS * DIM), l->k_max = take(m, il, &at, HEADS * DIM);
+        l->q_direction = take(m, il, &at, HEADS * DIM), l->one_sided = take(m, il, &at, HEADS);
+        for (int s = 0; s < CALIBRATE_SCORES_N; s++) r->rank[s] = take(m, il, &at, HEADS);
+        r->book[0] = take(m, il, &at, 2 << 3), r->book[1] = take(m, il, &at, 4 << 2);
+    }
+}
+
+static void write_made(const made *m)
+{
+    const calibrate_about about = {
+        .architecture = "llama", .model_hash = 11, .text_hash = 12, .seed = 13, .tokens = 14, .positions = 15, .context = 16};
+    assert_int_equal(calibrate_write(path, &m->c, m->result, &m->books, &about), CLI_GO);
+}
+
+static char *read_bytes(size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    char *bytes = malloc(1 << 20);
+    assert_true(f && bytes);
+    *n = fread(bytes, 1, 1 << 20, f);
+    fclose(f);
+    return bytes;
+}
+
+static void write_bytes(const char *bytes, size_t n)
+{
+    FILE *f = fopen(path, "wb");
+    assert_true(f && fwrite(bytes, 1, n, f) == n);
+    fclose(f);
+}
+
+static int load(char *error, size_t size)
+{
+    kvf_llama_calibration *c = NULL;
+    int rc = kvf_llama_calibration_load(path, NULL, NULL, &c, error, size);
+    assert_true((rc == KVF_OK) == (c != NULL));
+    kvf_llama_calibration_free(&c);
+    assert_null(c);
+    return rc;
+}
+
+static void same(const float *a, const float *b, size_t n)
+{
+    assert_non_null(a);
+    assert_memory_equal(a, b, n * sizeof *a);
+}
+
+static void test_read_back(void **state)
+{
+    made m;
+    char error[300] = "old";
+    kvf_llama_calibration *c;
+    kvf_llama_calibration_info info = {.size = sizeof info};
+    int64_t n;
+    (void)state;
+    make(&m), write_made(&m);
+    if (kvf_llama_calibration_load(path, NULL, NULL, &c, error, sizeof error)) fail_msg("%s", error);
+    assert_string_equal(error, "");
+    assert_int_equal(kvf_llama_calibration_about(c, &info), KVF_OK);
+    assert_int_equal(info.n_layers, LAYERS);
+    assert_true(info.model_hash == 11 && info.text_hash == 12 && info.seed == 13 && info.tokens == 14);
+    assert_true(info.positions == 15 && info.context == 16);
+    assert_string_equal(info.architecture, "llama");
+    assert_string_equal(info.kvfold, kvf_version());
+    assert_null(kvf_llama_calibration_layer(c, 1));
+    assert_null(kvf_llama_calibration_layer(c, -1));
+    assert_null(kvf_llama_calibration_layer(c, LAYERS));
+    for (int il = 0; il < LAYERS; il += 2) {
+        const kvf_calibrated_layer *l = kvf_llama_calibration_layer(c, il);
+        const calibrate_result *r = &m.result[il];
+        assert_non_null(l);
+        assert_true(l->kv_heads == HEADS && l->k_dim == DIM && l->v_dim == DIM + il && l->size == sizeof *l);
+        if (il)
+            assert_null(l->k_mean);
+        else
+            same(l->k_mean, r->learnt.k_mean, HEADS * DIM);
+        same(l->k_rms, r->learnt.k_rms, HEADS * DIM), same(l->q_rms, r->learnt.q_rms, HEADS * DIM);
+        same(l->k_lambda, r->learnt.k_lambda, HEADS * DIM), same(l->q_direction, r->learnt.q_direction, HEADS * DIM);
+        assert_int_equal(l->n_codebooks, 2);
+        assert_true(l->codebooks[0].side == KVF_K && l->codebooks[0].sub == 2 && l->codebooks[0].bits == 3 &&
+                    l->codebooks[0].heads == 1);
+        assert_true(l->codebooks[1].side == KVF_V && l->codebooks[1].sub == 4 && l->codebooks[1].bits == 2);
+        same(l->codebooks[0].centroids, r->book[0], 2 << 3), same(l->codebooks[1].centroids, r->book[1], 4 << 2);
+    }
+    same(kvf_llama_calibration_array(c, "blk.2.rank.q", &n), m.result[2].rank[CALIBRATE_QUERIES], HEADS);
+    assert_int_equal(n, HEADS);
+    assert_null(kvf_llama_calibration_array(c, "blk.1.rank.q", &n));
+    assert_int_equal(n, 0);
+    kvf_llama_calibration_free(&c);
+}
+
+static void test_damage_is_noticed(void **state)
+{
+    made m;
+    size_t n;
+    (void)state;
+    make(&m), write_made(&m);
+    char *bytes = read_bytes(&n);
+    for (size_t cut = 0; cut < n; cut++) {
+        char error[300] = "";
+        write_bytes(bytes, cut);
+        if (load(error, sizeof error) != KVF_E_DAMAGED || !strstr(error, path)) fail_msg("cut at %zu: '%s'", cut, error);
+    }
+    for (size_t at = 0; at < n; at++)
+        for (int bit = 0; bit < 8; bit += at < 600 ? 1 : 7) {
+            char error[300] = "";
+            bytes[at] = (char)(bytes[at] ^ 1 << bit);
+            write_bytes(bytes, n);
+            if (load(error, sizeof error) != KVF_E_DAMAGED || !error[0]) fail_msg("byte %zu, bit %d: '%s'", at, bit, error);
+            bytes[at] = (char)(bytes[at] ^ 1 << bit);
+        }
+    bytes[n] = 0;
+    write_bytes(bytes, n + 1); /* longer, too */
+    assert_int_equal(load(NULL, 0), KVF_E_DAMAGED);
+    free(bytes);
+}
+
+static void put_sum(char *bytes, size_t n)
+{
+    char digits[17];
+    XXH64_state_t s;
+    XXH64_reset(&s, 0);
+    XXH64_update(&s, bytes, SUM_AT), XXH64_update(&s, bytes + SUM_AT + 16, n - SUM_AT - 16);
+    snprintf(digits, sizeof digits, "%016llx", (unsigned long long)XXH64_digest(&s));
+    memcpy(bytes + SUM_AT, digits, 16);
+}
+
+/* Somebody else's file, with a true checksum and false contents: accepted or refused, but never a crash (sanitizers watch this). */
+static void test_false_contents(void **state)
+{
+    made m;
+    size_t n;
+    int refused = 0;
+    char error[300];
+    (void)state;
+    make(&m), write_made(&m);
+    char *bytes = read_bytes(&n);
+    put_sum(bytes, n);
+    write_bytes(bytes, n);
+    assert_int_equal(load(error, sizeof error), KVF_OK);
+    for (size_t at = SUM_AT + 16; at < n; at++)
+        for (int bit = 0; bit < 8; bit += 3) {
+            bytes[at] = (char)(bytes[at] ^ 1 << bit);
+            put_sum(bytes, n);
+            write_bytes(bytes, n);
+            refused += load(error, sizeof error) != KVF_OK;
+            bytes[at] = (char)(bytes[at] ^ 1 << bit);
+        }
+    assert_true(refused > 500);
+    free(bytes);
+}
+
+static void test_other_files(void **state)
+{
+    char error[300];
+    (void)state;
+    write_bytes("GGUF", 4);
+    assert_int_equal(load(error, sizeof error), KVF_E_DAMAGED);
+    write_bytes("some text, which is no model and no calibration either, but long enough to be one, were its first key right",
+                108);
+    assert_int_equal(load(error, sizeof error), KVF_E_DAMAGED);
+    assert_non_null(strstr(error, "does not begin with the letters GGUF"));
+    unlink(path);
+    assert_int_equal(load(error, sizeof error), KVF_E_IO);
+    assert_non_null(strstr(error, "No such file"));
+    kvf_llama_calibration *c;
+    assert_int_equal(kvf_llama_calibration_load("/tmp", NULL, NULL, &c, error, sizeof error), KVF_E_IO);
+    assert_int_equal(kvf_llama_calibration_load(NULL, NULL, NULL, &c, error, sizeof error), KVF_E_ARG);
+}
+
+static void test_cannot_write(void **state)
+{
+    made m;
+    const calibrate_about about = {.architecture = "llama"};
+    (void)state;
+    make(&m);
+    assert_int_equal(calibrate_write("/nonexistent/x.gguf", &m.c, m.result, &m.books, &about), CLI_CANNOT);
+}
+
+static void test_codebook_lists(void **state)
+{
+    static const char *const bad[] = {
+        "4", "4x", "x8", "3x8", "4x13", "4x0", "4x8,", "q4x8", "4x8;8x8", ",4x8", "4x8 ", "16x8", "4x8,4x7,4x6,4x5,4x4"};
+    calibrate_books b;
+    (void)state;
+    assert_int_equal(calibrate_books_parse(&b, NULL), CLI_GO);
+    assert_int_equal(b.n, 0);
+    assert_int_equal(calibrate_books_parse(&b, "4x8,v8x12,k2x1"), CLI_GO);
+    assert_int_equal(b.n, 4);
+    assert_true(b.book[0].side == KVF_K && b.book[1].side == KVF_V && b.book[1].bits == 8);
+    assert_true(b.book[2].side == KVF_V && b.book[2].sub == 8 && b.book[2].bits == 12);
+    assert_true(b.book[3].side == KVF_K && b.book[3].sub == 2 && b.book[3].bits == 1);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+        if (calibrate_books_parse(&b, bad[i]) != CLI_USAGE) fail_msg("'%s' was taken", bad[i]);
+}
+
+static void test_spearman(void **state)
+{
+    const double up[] = {1, 2, 3, 4, 5}, curved[] = {0.1, 0.2, 5, 60, 700}, down[] = {9, 7, 5, 3, 1}, ties[] = {1, 1, 2, 2, 3};
+    const double flat[] = {4, 4, 4, 4, 4}, mixed[] = {2, 1, 4, 3, 5};
+    (void)state;
+    assert_true(fabs(calibrate_spearman(up, curved, 5) - 1) < 1e-12);
+    assert_true(fabs(calibrate_spearman(up, down, 5) + 1) < 1e-12);
+    assert_true(fabs(calibrate_spearman(up, mixed, 5) - 0.8) < 1e-12); /* 1 - 6 * 4 / (5 * 24) */
+    assert_true(fabs(calibrate_spearman(ties, up, 5) - 9.0 / sqrt(90)) < 1e-12);
+    assert_true(calibrate_spearman(up, flat, 5) == 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_read_back),   cmocka_unit_test(test_damage_is_noticed), cmocka_unit_test(test_false_contents),
+        cmocka_unit_test(test_other_files), cmocka_unit_test(test_cannot_write),      cmocka_unit_test(test_codebook_lists),
+        cmocka_unit_test(test_spearman),
+    };
+    if (!mkdtemp(folder)) return 1;
+    snprintf(path, sizeof path, "%s/c.gguf", folder);
+    cli_log_install(false);
+    cli_capture_begin();
+    int failed = cmocka_run_group_tests_name("calibration file", tests, NULL, NULL);
+    unlink(path), rmdir(folder);
+    return failed;
+}
