@@ -36,6 +36,7 @@ missing_packages() {
     has python3 && python3 -m pip --version >/dev/null 2>&1 || echo python3-pip
     if [ "$llama" = ON ]; then
         has_header jansson.h || echo libjansson-dev
+        has_header xxhash.h || echo libxxhash-dev # header only: checksums of calibration files
         [ "$want" = demo ] || has gnuplot || echo gnuplot-nox # draws for kvfold report
     fi
     if [ "$want" != demo ] && [ "$(uname -m)" != aarch64 ]; then
