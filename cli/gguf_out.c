@@ -12,19 +12,8 @@
 
 static int fail(gguf_out *o, const char *what, int code)
 {
-    snprintf(o->error, sizeof o->error, "cannot %s %s: %s", what, o->part ? o->part : o->path, strerror(code));
+    snprintf(o->error, sizeof o->error, "cannot %s %s: %s", what, o->path, strerror(code));
     return -1;
-}
-
-static char *join(const char *a, const char *b)
-{
-    size_t na = strlen(a), nb = strlen(b);
-    char *s = malloc(na + nb + 1);
-    if (s) {
-        memcpy(s, a, na);
-        memcpy(s + na, b, nb + 1);
-    }
-    return s;
 }
 
 static int write_meta(gguf_out *o, const struct gguf_context *meta)
@@ -43,10 +32,9 @@ int gguf_out_open(gguf_out *o, const char *path, const struct gguf_context *meta
 {
     memset(o, 0, sizeof *o);
     o->alignment = gguf_get_alignment(meta);
-    o->path = join(path, "");
-    o->part = join(path, ".part");
-    if (!o->path || !o->part) return fail(o, "create", ENOMEM);
-    o->file = fopen(o->part, "wb");
+    o->path = path;
+    if (whole_file_open(&o->to, path) != 0) return fail(o, "create", errno);
+    o->file = fdopen(o->to.fd, "wb");
     if (!o->file) return fail(o, "create", errno);
     return write_meta(o, meta);
 }
@@ -74,23 +62,17 @@ int gguf_out_pad(gguf_out *o)
 
 int gguf_out_close(gguf_out *o)
 {
-    if (fflush(o->file) || fsync(fileno(o->file))) return fail(o, "write", errno);
-    FILE *f = o->file;
+    int copy = fflush(o->file) == 0 ? dup(o->to.fd) : -1; /* stdio owns the one that it was given */
+    if (copy < 0) return fail(o, "write", errno);
+    fclose(o->file);
     o->file = NULL;
-    if (fclose(f)) return fail(o, "write", errno);
-    if (rename(o->part, o->path)) return fail(o, "rename", errno);
-    free(o->path);
-    free(o->part);
-    o->path = o->part = NULL;
-    return 0;
+    o->to.fd = copy;
+    return whole_file_close(&o->to) == 0 ? 0 : fail(o, "write", errno);
 }
 
 void gguf_out_abort(gguf_out *o)
 {
-    if (o->file) fclose(o->file);
-    if (o->part) remove(o->part);
-    free(o->path);
-    free(o->part);
+    if (o->file) fclose(o->file), o->to.fd = -1;
     o->file = NULL;
-    o->path = o->part = NULL;
+    whole_file_abort(&o->to);
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT
  * Writes a GGUF file piece by piece, so that memory stays bounded by one piece: the metadata first, then the data of each tensor
- * in order. The bytes go to PATH.part, which becomes PATH only when all of them are on the disk: whoever finds PATH finds it whole. */
-#ifndef KVF_TESTS_GGUF_OUT_H
-#define KVF_TESTS_GGUF_OUT_H
+ * in order. PATH is the old file until all bytes are on the disk (whole_file.h): whoever finds PATH finds it whole. */
+#ifndef KVFOLD_CLI_GGUF_OUT_H
+#define KVFOLD_CLI_GGUF_OUT_H
+
+#include "whole_file.h"
 
 #include <stddef.h>
 #include <stdint.h>
@@ -12,7 +14,8 @@ struct gguf_context;
 
 typedef struct gguf_out {
     FILE *file;
-    char *path, *part;
+    whole_file to;
+    const char *path; /* the caller's */
     uint64_t written; /* bytes of tensor data so far */
     size_t alignment; /* of each tensor's start */
     char error[512];  /* the sentence, after a call that returned -1 */
@@ -24,7 +27,7 @@ int gguf_out_write(gguf_out *o, const void *data, size_t size);
 int gguf_out_pad(gguf_out *o); /* at the end of every tensor */
 int gguf_out_close(gguf_out *o);
 
-/* Removes what was written. Safe after close and after a failed open. */
+/* Removes what was written and is not yet whole. Safe after close and after a failed open. */
 void gguf_out_abort(gguf_out *o);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * kvfold widen: the same model with its quantised and half-precision weights expanded, so that two runs differ by their KV cache alone
- * and not by the quantised activations that integer weights bring along. bf16 is for matrices that were quantised or half; vectors
- * become f32. What was f32 (or an integer) already stays as it is, and so does the metadata except general.file_type. */
+ * and not by the quantised activations that integer weights bring along. Matrices become --type, vectors always f32. What was f32 (or an
+ * integer) already stays as it is, and so does the metadata, but for general.file_type and general.alignment. */
 #define _POSIX_C_SOURCE 200809L
 #define _FILE_OFFSET_BITS 64
 #include "gguf_out.h"

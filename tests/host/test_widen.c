@@ -291,6 +291,7 @@ static void test_refusals(void **state)
     expect(widen(in_path, out_path, "f64", 0), 1, "allowed: f32 bf16");
     expect(widen(in_path, out_path, NULL, 0), 1, "--type needs a value");
     expect(widen(in_path, in_path, "f32", 0), 1, "same file");
+    expect(widen(in_path, fixture_folder(), "f32", 0), 2, "directory"); /* before anything is converted */
     snprintf(nowhere, sizeof nowhere, "%s/no/such/folder.gguf", fixture_folder());
     expect(widen(in_path, nowhere, "f32", 0), 2, nowhere);
     expect(widen(nowhere, out_path, "f32", 0), 2, nowhere);
@@ -317,11 +318,35 @@ static void test_old_output_survives(void **state)
     assert_int_equal(after.st_size, before.st_size);
 }
 
+static void read_file(const char *path, char *bytes, size_t n)
+{
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    assert_int_equal(fread(bytes, 1, n, f), n);
+    fclose(f);
+}
+
+/* Whatever lies beside the output is somebody's: the input itself, or a file that only looks like a piece. */
+static void test_neighbours_survive(void **state)
+{
+    static char before[4096], after[4096];
+    (void)state;
+    remove(out_path);
+    make_narrow("llama-64", GGML_TYPE_Q4_1);
+    assert_int_equal(rename(in_path, part_path), 0);
+    read_file(part_path, before, sizeof before);
+    assert_int_equal(widen(part_path, out_path, "f32", 0), 0);
+    read_file(part_path, after, sizeof after);
+    assert_memory_equal(before, after, sizeof before);
+    assert_int_equal(rename(part_path, in_path), 0);
+    check_files(GGML_TYPE_F32, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_values),   cmocka_unit_test(test_odd_tensors),         cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_refusals), cmocka_unit_test(test_old_output_survives),
+        cmocka_unit_test(test_refusals), cmocka_unit_test(test_old_output_survives), cmocka_unit_test(test_neighbours_survive),
     };
     if (access(program(), X_OK)) {
         fprintf(stderr, "no %s: set KVFOLD_BIN\n", program());

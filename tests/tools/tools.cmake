@@ -12,7 +12,8 @@ foreach(source IN LISTS tools)
     endif()
 endforeach()
 
-add_library(tools_common STATIC ${common} "${PROJECT_SOURCE_DIR}/cli/gguf_out.c")
+add_library(tools_common STATIC ${common} "${PROJECT_SOURCE_DIR}/cli/gguf_out.c"
+            "${PROJECT_SOURCE_DIR}/cli/whole_file.c")
 target_include_directories(tools_common PUBLIC tools PRIVATE "${PROJECT_SOURCE_DIR}/cli")
 target_link_libraries(tools_common PUBLIC kvfold::libllama m)
 foreach(source IN LISTS programs)
