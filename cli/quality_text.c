@@ -3,6 +3,7 @@
 #include "quality.h"
 #include "tokens.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,11 +11,16 @@
 
 static int parse_slice(const char *slice, long long *first, long long *bytes)
 {
-    char rest;
+    char *end = NULL;
     *first = 0;
     *bytes = -1;
     if (!slice) return CLI_GO;
-    if (sscanf(slice, "%lld:%lld%c", first, bytes, &rest) == 2 && *first >= 0 && *bytes > 0) return CLI_GO;
+    errno = 0;
+    *first = strtoll(slice, &end, 10);
+    bool form = end != slice && *end == ':';
+    char *second = end + form;
+    if (form) *bytes = strtoll(second, &end, 10);
+    if (form && end != second && !*end && !errno && *first >= 0 && *bytes > 0) return CLI_GO;
     cli_error("--slice: '%s' is not of the form FIRST:BYTES, as 300000:16384", slice);
     return CLI_USAGE;
 }
@@ -37,8 +43,9 @@ static size_t broken_end(const char *p, size_t n)
 
 static int cut(const char *path, long long first, long long bytes, cli_text *t)
 {
-    if ((long long)t->length < first + bytes) {
-        cli_error("--slice: '%s' has %zu bytes, fewer than the %lld that the slice needs", path, t->length, first + bytes);
+    long long length = (long long)t->length;
+    if (first > length || bytes > length - first) {
+        cli_error("--slice: '%s' has %lld bytes, and %lld from byte %lld on are asked for", path, length, bytes, first);
         return CLI_CANNOT;
     }
     memmove(t->data, t->data + first, (size_t)bytes);

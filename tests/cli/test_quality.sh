@@ -25,7 +25,9 @@ printf 'some text \377 more' >"$work/bytes"
 refuses quality_not_utf8 3 "'$work/bytes' is no UTF-8 text: byte 10 is 0xFF" "${base[@]}" -f "$work/bytes"
 printf 'some text \0 more' >"$work/bytes"
 refuses quality_zero_byte 3 "byte 10 is 0x00" "${base[@]}" -f "$work/bytes"
-refuses quality_slice_beyond 2 "fewer than the 100000 that the slice needs" "${base[@]}" -f "$text" --slice 0:100000
+refuses quality_slice_beyond 2 "100000 from byte 0 on are asked for" "${base[@]}" -f "$text" --slice 0:100000
+refuses quality_slice_far 2 "1 from byte 9223372036854775807 on" "${base[@]}" -f "$text" --slice 9223372036854775807:1
+refuses quality_slice_no_number 1 "--slice: '1:99999999999999999999'" "${base[@]}" -f "$text" --slice 1:99999999999999999999
 refuses quality_save_nowhere 2 "cannot save '$work/none/x'" "${base[@]}" -f "$text" --save "$work/none/x"
 refuses quality_save_folder 2 "it is a directory" "${base[@]}" -f "$text" --save "$work"
 
