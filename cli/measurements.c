@@ -32,13 +32,13 @@ static const cli_syntax syntax = {
     .options = options,
 };
 
-static int save_page(const settings *s, const json_t *results, const pictures *p, bool drawn)
+static int save_page(const settings *s, const json_t *results, const pictures *p, int drawn)
 {
     cli_text page = {0}, path = {0};
-    page_html(results, p, s->folder, drawn, &page);
+    page_html(results, p, s->folder, &page);
     cli_text_format(&path, "%s/report.html", s->folder);
     int code = cli_save(path.data, page.data, page.length);
-    if (code == CLI_GO) printf("%s: %d pictures, %zu results\n", path.data, drawn ? p->n : 0, json_array_size(results));
+    if (code == CLI_GO) printf("%s: %d pictures, %zu results\n", path.data, drawn, json_array_size(results));
     cli_text_free(&page);
     cli_text_free(&path);
     return code;
@@ -66,20 +66,30 @@ static int save_markdown(const settings *s, const json_t *results)
     return code;
 }
 
+/* One that cannot be drawn does not stop the others. */
+static int draw_all(pictures *p, const char *folder)
+{
+    int drawn = 0;
+    for (int i = 0; i < p->n; i++) {
+        plot_end end = plot_draw(&p->plot[i], folder);
+        if (end == PLOT_NO_PROGRAM) break;
+        drawn += end == PLOT_DRAWN;
+    }
+    return drawn;
+}
+
 static int report(const settings *s, const json_t *results)
 {
     pictures p;
-    int code = CLI_GO, drawn = CLI_GO;
     if (mkdir(s->folder, 0777) != 0 && errno != EEXIST) {
         cli_error("cannot make the folder '%s': %s", s->folder, strerror(errno));
         return CLI_CANNOT;
     }
     pictures_make(&p, results);
-    for (int i = 0; drawn == CLI_GO && i < p.n; i++) drawn = plot_draw(&p.plot[i], s->folder);
-    code = save_page(s, results, &p, drawn == CLI_GO); /* the tables are worth having without pictures, too */
+    int drawn = draw_all(&p, s->folder), code = save_page(s, results, &p, drawn); /* worth having without pictures, too */
     if (code == CLI_GO && s->markdown) code = save_markdown(s, results);
+    if (code == CLI_GO && drawn < p.n) code = CLI_CANNOT;
     pictures_free(&p);
-    if (code == CLI_GO) code = drawn;
     return cli_finish(code == CLI_GO ? CLI_DONE : code);
 }
 
@@ -97,6 +107,8 @@ int cmd_report(int argc, char **argv)
     }
     for (int i = 0; code == CLI_GO && i < files; i++) {
         json_t *one = result_read(file[i], &code);
+        if (one && !result_table_of(result_string(one, "kind")))
+            cli_warn("'%s' is of kind '%s', of which there are no tables: it is left out", file[i], result_string(one, "kind"));
         if (one) json_array_append_new(results, one);
     }
     if (code == CLI_GO) code = report(&s, results);

@@ -109,7 +109,7 @@ static void add_result(cli_text *to, const json_t *result)
     if (table->last) add_element(to, "p", table->last);
 }
 
-void page_html(const json_t *results, const pictures *p, const char *folder, bool drawn, cli_text *to)
+void page_html(const json_t *results, const pictures *p, const char *folder, cli_text *to)
 {
     size_t i;
     json_t *result;
@@ -120,7 +120,8 @@ void page_html(const json_t *results, const pictures *p, const char *folder, boo
             "text-align:left}\ntd.n{text-align:right;font-variant-numeric:tabular-nums}\nfigure{margin:1em 0}"
             "img{max-width:100%%}\ncode{background:#f3f3f3;padding:.1em .3em}\n</style></head><body>\n"
             "<h1>kvfold measurements</h1>\n");
-    for (int k = 0; drawn && k < p->n; k++) add_picture(to, &p->plot[k], folder);
+    for (int k = 0; k < p->n; k++)
+        if (p->plot[k].drawn) add_picture(to, &p->plot[k], folder);
     json_array_foreach(results, i, result) add_result(to, result);
     cli_text_format(to, "</body></html>\n");
 }

@@ -5,7 +5,7 @@
 
 #include "pictures.h"
 
-/* Appends the page; pictures are read from FOLDER and put into it. `drawn`: false leaves them out. */
-void page_html(const struct json_t *results, const pictures *p, const char *folder, bool drawn, cli_text *to);
+/* Appends the page; pictures that were drawn are read from FOLDER and put into it. */
+void page_html(const struct json_t *results, const pictures *p, const char *folder, cli_text *to);
 
 #endif

@@ -217,14 +217,27 @@ static void add_result(pictures *p, const json_t *result)
     }
 }
 
+static void drop_empty(pictures *p)
+{
+    int n = 0;
+    for (int k = 0; k < p->n; k++) {
+        if (!p->plot[k].n_series) continue;
+        if (n < k) p->plot[n] = p->plot[k];
+        n++;
+    }
+    p->n = n;
+}
+
 void pictures_make(pictures *p, const json_t *results)
 {
     size_t i;
     json_t *result;
     *p = (pictures){cli_alloc(PICTURES_MOST, sizeof *p->plot), 0};
     json_array_foreach(results, i, result) add_result(p, result);
+    for (int k = 0; k < p->n; k++) plot_clean(&p->plot[k]);
+    drop_empty(p);
     for (int k = 0; k < p->n; k++)
-        if (p->plot[k].n_series && p->plot[k].series[0].kind == PLOT_POINTS) add_front(&p->plot[k]);
+        if (p->plot[k].series[0].kind == PLOT_POINTS) add_front(&p->plot[k]);
 }
 
 void pictures_free(pictures *p)

@@ -43,6 +43,37 @@ void plot_free(plot *p)
     p->n_series = 0;
 }
 
+static bool has_place(double value, bool logarithmic)
+{
+    return isfinite(value) && (!logarithmic || value > 0);
+}
+
+static void clean_series(const plot *p, plot_series *s)
+{
+    int n = 0;
+    for (int k = 0; k < s->n; k++) {
+        plot_point x = s->point[k];
+        if (!has_place(x.x, p->log_x) || !has_place(x.y, p->log_y)) continue;
+        if (s->kind != PLOT_HEAT && !has_place(x.low, p->log_y)) x.low = x.y;
+        if (s->kind != PLOT_HEAT && !has_place(x.high, p->log_y)) x.high = x.y;
+        if (has_place(x.low, false)) s->point[n++] = x;
+    }
+    s->n = n;
+}
+
+void plot_clean(plot *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->n_series; i++) {
+        clean_series(p, &p->series[i]);
+        if (p->series[i].n)
+            p->series[n++] = p->series[i];
+        else
+            free(p->series[i].point);
+    }
+    p->n_series = n;
+}
+
 static int by_x(const void *a, const void *b)
 {
     double x = ((const plot_point *)a)->x, y = ((const plot_point *)b)->x;
@@ -284,22 +315,20 @@ void plot_script(const plot *p, const char *terminal, const char *file, cli_text
 
 /* ---- drawing -------------------------------------------------------------------------------------------------------------- */
 
-static int run_gnuplot(const cli_text *script)
+static plot_end run_gnuplot(const cli_text *script)
 {
     static const char *const args[] = {"-", NULL};
     child c;
     if (child_start_program(&c, "gnuplot", args) != 0) {
         cli_error("gnuplot cannot be started: %s (Debian package gnuplot-nox)", strerror(errno));
-        return CLI_CANNOT;
+        return PLOT_NO_PROGRAM;
     }
     fwrite(script->data, 1, script->length, c.to);
     int status = child_end(&c);
-    if (status == 0) return CLI_GO;
-    cli_error("gnuplot failed with exit code %d", status);
-    return CLI_CANNOT;
+    return status == 0 ? PLOT_DRAWN : PLOT_FAILED;
 }
 
-int plot_draw(const plot *p, const char *folder)
+plot_end plot_draw(plot *p, const char *folder)
 {
     static const struct {
         const char *name, *font, *ending;
@@ -314,8 +343,10 @@ int plot_draw(const plot *p, const char *folder)
                  named ? NAMED_WIDTH : 960, named ? NAMED_HEIGHT : 560, forms[i].font);
         plot_script(p, terminal, file.data, &script);
     }
-    int code = run_gnuplot(&script);
+    plot_end end = run_gnuplot(&script);
+    p->drawn = end == PLOT_DRAWN;
+    if (end == PLOT_FAILED) cli_error("gnuplot cannot draw %s (%s)", file.data, p->title);
     cli_text_free(&script);
     cli_text_free(&file);
-    return code;
+    return end;
 }

@@ -34,6 +34,7 @@ typedef struct plot {
     bool log_x, log_y;
     plot_series series[PLOT_SERIES_MOST];
     int n_series;
+    bool drawn; /* by plot_draw */
 } plot;
 
 /* The series of that name, made when it is new; NULL when there is no room. */
@@ -41,10 +42,15 @@ plot_series *plot_series_named(plot *p, const char *name, plot_kind kind);
 void plot_add(plot_series *s, double x, double y, double low, double high, const char *label);
 void plot_free(plot *p);
 
+/* Takes out what has no place: points that are not finite, or not above 0 on a logarithmic axis, and series without points. An end
+ * of a bar that has none becomes its point. */
+void plot_clean(plot *p);
+
 /* Appends a script that draws p into FILE, in a form that gnuplot calls `terminal`. */
 void plot_script(const plot *p, const char *terminal, const char *file, cli_text *script);
 
-/* Draws p as FOLDER/file.svg and FOLDER/file.png. CLI_GO, or CLI_CANNOT after a sentence. */
-int plot_draw(const plot *p, const char *folder);
+/* Draws p as FOLDER/file.svg and FOLDER/file.png. After a sentence when it cannot. */
+typedef enum plot_end { PLOT_DRAWN, PLOT_FAILED, PLOT_NO_PROGRAM } plot_end;
+plot_end plot_draw(plot *p, const char *folder);
 
 #endif

@@ -107,16 +107,50 @@ int result_save(const json_t *result, const char *path)
     return code;
 }
 
+static bool is_string(const json_t *x)
+{
+    return json_is_string(x);
+}
+
+static bool is_sample(const json_t *x)
+{
+    return json_is_number(x) && json_number_value(x) > 0;
+}
+
+/* A list of such values, or nothing at all. */
+static bool is_list(const json_t *list, bool (*is)(const json_t *))
+{
+    size_t i;
+    json_t *x;
+    if (list && !json_is_array(list)) return false;
+    json_array_foreach(list, i, x) if (!is(x)) return false;
+    return true;
+}
+
+static bool is_run(const json_t *run)
+{
+    return json_is_object(run) && is_list(json_object_get(run, "notes"), is_string);
+}
+
+static bool is_row(const json_t *row)
+{
+    return json_is_string(json_object_get(row, "name")) && json_is_integer(json_object_get(row, "run")) &&
+           is_list(json_object_get(row, "us"), is_sample);
+}
+
+/* What a file says of itself is believed in its values, not in its form. */
 static const char *what_is_wrong(const json_t *o)
 {
     size_t i;
     json_t *row, *runs = json_object_get(o, "runs"), *rows = json_object_get(o, "rows");
     if (!json_is_string(json_object_get(o, "kind")) || !json_is_array(rows) || !json_is_array(runs)) return "no result of kvfold";
     if (json_integer_value(json_object_get(o, "format")) != RESULT_FORMAT) return "a result in another format than 1";
-    json_array_foreach(rows, i,
-                       row) if (!json_is_string(json_object_get(row, "name")) ||
-                                !json_array_get(runs, (size_t)json_integer_value(json_object_get(
-                                                          row, "run")))) return "a result with a row that belongs to no run";
+    if (!is_list(runs, is_run)) return "a result with a run that is none: notes are sentences";
+    if (!is_list(rows, is_row)) return "a result with a row that is none: it has a name, the number of a run, and times above 0";
+    if (!is_list(json_object_get(o, "refused"), is_string)) return "a result whose list of what was refused holds no sentences";
+    json_array_foreach(rows, i, row) if (!json_array_get(runs,
+                                                         (size_t)json_integer_value(json_object_get(
+                                                             row, "run")))) return "a result with a row that belongs to no run";
     return NULL;
 }
 

@@ -14,6 +14,7 @@
 
 #include <jansson.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -197,6 +198,33 @@ static void test_series_differ(void **state)
     plot_free(&p);
 }
 
+/* What has no place on the axes is left out, and so is a picture in which nothing remains. */
+static void test_numbers_without_a_place(void **state)
+{
+    (void)state;
+    json_t *results = results_of(
+        "{'kind':'attend','runs':[{'q_heads':1,'context':64},{'q_heads':1},{'q_heads':2}],'rows':["
+        "{'run':0,'name':'x','us_median':5,'us_min':0,'us_max':9},{'run':1,'name':'x','us_median':5},{'run':0,'name':'y'},"
+        "{'run':2,'name':'z'}]}");
+    pictures p;
+    pictures_make(&p, results);
+    assert_int_equal(p.n, 1);
+    assert_int_equal(p.plot[0].n_series, 1);
+    assert_int_equal(p.plot[0].series[0].n, 1);
+    const plot_point *x = &p.plot[0].series[0].point[0];
+    assert_true(x->x == 64 && x->y == 5 && x->low == 5 && x->high == 9);
+    pictures_free(&p);
+    plot one = {.title = "t"};
+    plot_series *s = plot_series_named(&one, "s", PLOT_LINES);
+    plot_add(s, 1, NAN, 1, 1, NULL);
+    plot_add(s, INFINITY, 1, 1, 1, NULL);
+    plot_add(s, 0, -1, NAN, 2, NULL);
+    plot_clean(&one);
+    assert_true(s->n == 1 && s->point[0].low == -1 && s->point[0].high == 2);
+    plot_free(&one);
+    json_decref(results);
+}
+
 /* ---- page ----------------------------------------------------------------------------------------------------------------- */
 
 static void test_page(void **state)
@@ -207,7 +235,7 @@ static void test_page(void **state)
     pictures p;
     cli_text page = {0};
     pictures_make(&p, results);
-    page_html(results, &p, ".", false, &page);
+    page_html(results, &p, ".", &page);
     assert_null(strstr(page.data, "<script>"));
     assert_non_null(strstr(page.data, "<td>&lt;script&gt;</td><td class=n>12.3</td>"));
     assert_non_null(strstr(page.data, "<h3>a &amp; b</h3>"));
@@ -227,6 +255,7 @@ int main(void)
         cmocka_unit_test(test_script),
         cmocka_unit_test(test_series_differ),
         cmocka_unit_test(test_page),
+        cmocka_unit_test(test_numbers_without_a_place),
         cmocka_unit_test(test_layers_and_needles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -9,6 +9,23 @@ refuses report_which 1 "which results" report
 refuses report_missing 2 "nosuch" report "$work/nosuch.json"
 echo '[]' >"$work/list.json"
 refuses report_no_result 3 "list.json" report "$work/list.json"
+# Files with values where sentences belong, or times that are none.
+damage() { python3 -c '
+import json, sys
+o = json.load(open(sys.argv[1]))
+exec(sys.argv[3])
+json.dump(o, open(sys.argv[2], "w"))' "$work/ops.json" "$work/damaged.json" "$1"; }
+damage 'o["runs"][0]["notes"] = [1]'
+refuses report_note_no_sentence 3 "damaged.json.*notes are sentences" report "$work/damaged.json"
+refuses compare_note_no_sentence 3 "notes are sentences" bench compare "$work/damaged.json" "$work/ops.json"
+damage 'o["refused"] = [1]'
+refuses report_refused_no_sentence 3 "refused holds no sentences" report "$work/damaged.json"
+damage 'o["runs"] = [1]'
+refuses report_run_no_object 3 "a run that is none" report "$work/damaged.json"
+damage 'o["rows"][0]["us"][3] = "x"'
+refuses report_sample_no_number 3 "times above 0" report "$work/damaged.json"
+damage 'o["rows"][0]["run"] = 9'
+refuses report_row_of_no_run 3 "belongs to no run" report "$work/damaged.json"
 refuses report_folder 2 "cannot make the folder" report "$work/ops.json" -o "$work/no/folder"
 
 # Without gnuplot: the tables, a sentence, and exit code 2.
@@ -44,6 +61,23 @@ head = open(sys.argv[1], "rb").read(24)
 assert head[:8] == b"\x89PNG\r\n\x1a\n" and struct.unpack(">II", head[16:]) == (960, 560), head' "$work/report/attend-1.png"
     holds report_markdown grep -q '^| uni4/uni4 ' "$work/tables.md"
     holds report_markdown_command grep -q '^`kvfold bench ops --samples 9' "$work/tables.md"
+    # A picture that cannot be written, and a row without numbers: the other pictures are there, and the exit code says so.
+    rm "$work"/report/*
+    mkdir "$work/report/attend-1.svg"
+    python3 -c '
+import json, sys
+o = json.load(open(sys.argv[1]))
+for row in list(o["rows"]):
+    o["rows"].append({"name": "nothing", "run": row["run"]})
+for run in list(o["runs"]):
+    o["runs"].append(dict(run, head_dim=33))
+    o["rows"].append(dict(o["rows"][0], run=len(o["runs"]) - 1))
+json.dump(o, open(sys.argv[2], "w"))' "$work/attend.json" "$work/odd.json"
+    kv report "$work/odd.json" -o "$work/report"
+    holds report_one_failed test "$rc" -eq 2 -a "$(grep -c 'cannot draw' "$work/err")" -eq 1
+    holds report_others_drawn grep -q "1 pictures" "$work/out"
+    holds report_other_picture test -s "$work/report/attend-2.png"
+    holds report_no_nan sh -c '! grep -q "nan" "$0"' "$work/report/attend-2.svg"
 else
     skip report_pictures
 fi
