@@ -30,6 +30,7 @@ typedef struct walk {
     int64_t segment;            /* whose centre `offset` has */
     double centre[1024];        /* of that segment; blocks come in order, so it is turned on from the one before */
     float offset[KVFI_VECTORS]; /* <q, centre> of each vector */
+    float factor[KVFI_VECTORS]; /* what a raised maximum multiplies the accumulator with */
     float max[KVFI_VECTORS], sum[KVFI_VECTORS];
     int32_t pos[KVFI_VECTORS], row[KVFI_VECTORS], head[KVFI_VECTORS]; /* of each vector: position, batch row, query head */
 } walk;
@@ -66,13 +67,13 @@ static void prepare_queries(walk *w)
 }
 
 /* Four sums in turn, for the latency of an addition. */
-static float dot_centre(const float *q, const double *centre, int32_t dim)
+static float dot_centre(const float *q, const float *centre, int32_t dim)
 {
     float sum[4] = {0};
     int32_t d = 0;
     for (; d + 4 <= dim; d += 4)
-        for (int i = 0; i < 4; i++) sum[i] += q[d + i] * (float)centre[d + i];
-    for (; d < dim; d++) sum[0] += q[d] * (float)centre[d];
+        for (int i = 0; i < 4; i++) sum[i] += q[d + i] * centre[d + i];
+    for (; d < dim; d++) sum[0] += q[d] * centre[d];
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
@@ -96,7 +97,9 @@ static void use_tables(walk *w, uint8_t *row)
             for (int32_t d = 0; d < dim; d++) w->q_rotated[(size_t)v * w->k_stride + (size_t)d] *= scale[d];
         transform_queries(w);
     }
-    for (int32_t v = 0; v < w->n; v++) w->offset[v] = dot_centre(w->q + (size_t)v * w->k_stride, w->centre, dim);
+    float centre[1024];
+    for (int32_t d = 0; d < dim; d++) centre[d] = (float)w->centre[d];
+    for (int32_t v = 0; v < w->n; v++) w->offset[v] = dot_centre(w->q + (size_t)v * w->k_stride, centre, dim);
     w->epoch = epoch, w->segment = segment;
 }
 
@@ -184,10 +187,12 @@ static void rescale(float *acc, size_t n, float factor)
     for (size_t i = 0; i < n; i++) acc[i] *= factor;
 }
 
-static void softmax_all(walk *w)
+/* add: see kvfi_kernels.softmax. */
+static void softmax_all(walk *w, const float *add)
 {
+    w->kernels->softmax(w->scores, add, w->n, w->max, w->sum, w->factor);
     for (int32_t v = 0; v < w->n; v++) {
-        float factor = w->kernels->softmax(w->scores + (size_t)v * KVF_BLOCK, &w->max[v], &w->sum[v]);
+        const float factor = w->factor[v];
         if (factor == 1) continue;
         rescale(w->acc + (size_t)v * w->v_stride, w->v_stride, factor);
         if (w->acc_rotated != w->acc) rescale(w->acc_rotated + (size_t)v * w->v_stride, w->v_stride, factor);
@@ -202,18 +207,22 @@ static void turn_tile(const walk *w)
             w->tile_v[t * w->v_stride + d] = d < (size_t)w->layer->v_dim ? w->tile_k[d * KVF_BLOCK + t] : 0;
 }
 
-/* What centre and mean, subtracted before coding, add to every score of the block. */
-static void add_offsets(const walk *w, const uint8_t *record)
+/* What centre and mean, subtracted before coding, add to every score of the block, for each vector; NULL: nothing. A cap needs whole
+ * scores, otherwise it is left to the softmax. */
+static const float *offsets(const walk *w, const uint8_t *record, float *room)
 {
     const kvf_part *k = &w->store->k;
     float mean[1024];
-    if (!w->store->staged && !k->block_mean) return;
+    if (!w->store->staged && !k->block_mean) return NULL;
     if (k->block_mean) kvfi_block_mean(k, record, mean);
     for (int32_t v = 0; v < w->n; v++) {
-        float *s = w->scores + (size_t)v * KVF_BLOCK, offset = w->store->staged ? w->offset[v] : 0;
-        if (k->block_mean) offset += kvfi_dot16(w->q_rotated + (size_t)v * w->k_stride, mean, k->dim);
-        for (int32_t i = 0; i < KVF_BLOCK; i++) s[i] += offset;
+        room[v] = w->store->staged ? w->offset[v] : 0;
+        if (k->block_mean) room[v] += kvfi_dot16(w->q_rotated + (size_t)v * w->k_stride, mean, k->dim);
     }
+    if (w->a->softcap <= 0) return room;
+    for (int32_t v = 0; v < w->n; v++)
+        for (int32_t i = 0; i < KVF_BLOCK; i++) w->scores[(size_t)v * KVF_BLOCK + (size_t)i] += room[v];
+    return NULL;
 }
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------------------- */
@@ -224,6 +233,7 @@ static void block_piece(walk *w, int32_t block)
     uint32_t id = kvfi_row_ids(w->c, row)[w->layer->store];
     uint64_t alive = kvfi_row_valid(w->c, row)[w->store->first_head + w->item->head], seen[KVFI_VECTORS];
     int32_t first = *kvfi_row_first(row);
+    float room[KVFI_VECTORS];
     if (id == KVFI_NO_BLOCK || !see(w, first, KVF_BLOCK, alive, seen)) return;
     const kvf_part *k = &w->store->k, *v = &w->store->v;
     const uint8_t *record = kvfi_pool_data(&w->c->pools[w->layer->store], id) + (size_t)w->item->head * w->store->record_bytes;
@@ -235,9 +245,9 @@ static void block_piece(walk *w, int32_t block)
         w->kernels->tile_score(w->tile_k, k->dim_pad, w->q_rotated, w->k_stride, w->n, w->scores);
     else
         kk->score(k, record, w->prepared, w->n, w->scores);
-    add_offsets(w, record);
+    const float *add = offsets(w, record, room);
     finish_scores(w, first, seen);
-    softmax_all(w);
+    softmax_all(w, add);
     if (w->store->v_in_k)
         turn_tile(w);
     else if (w->tiles)
@@ -275,7 +285,7 @@ static void exact_piece(walk *w, const kvfi_rows *k, const kvfi_rows *v, int64_t
     if (!see(w, first, n, alive, seen)) return;
     exact_scores(w, k, n);
     finish_scores(w, first, seen);
-    softmax_all(w);
+    softmax_all(w, NULL);
     exact_mix(w, v, n);
 }
 
@@ -380,7 +390,7 @@ static void tail_pieces(walk *w)
         if (w->store->v_in_k) v = k;
         exact_scores(w, &k, n);
         bias_tail(w, n);
-        softmax_all(w);
+        softmax_all(w, NULL);
         exact_mix(w, &v, n);
     }
 }

@@ -51,10 +51,11 @@ typedef struct kvfi_kernels {
     void (*tile_score)(const float *tile, int32_t dim_pad, const float *q, size_t q_stride, int32_t nv, float *s);
     void (*tile_mix)(const float *tile, int32_t dim_pad, const float *w, int32_t nv, float *acc, size_t stride);
 
-    /* Online softmax of 64 scores of one vector (absent ones are -inf): raises *max, turns s into exp(s - *max), adds them to
-     * *sum after rescaling it, and returns the factor by which the accumulator must be multiplied (1 when the maximum stays).
-     * When everything so far is -inf: s becomes 0, nothing changes, returns 1. */
-    float (*softmax)(float *s, float *max, float *sum);
+    /* Online softmax of 64 scores of each of n vectors, s[n][64] (absent ones are -inf). add[v] (NULL: 0) is what all scores of
+     * the piece share and s does not hold yet. Raises max[v], turns s into exp(s + add[v] - max[v]), adds them to sum[v] after
+     * rescaling it, and leaves in factor[v] what the accumulator must be multiplied with (1 when the maximum stays). When
+     * everything so far is -inf: s becomes 0, nothing changes, factor[v] is 1. */
+    void (*softmax)(float *s, const float *add, int32_t n, float *max, float *sum, float *factor);
 
     /* Orthonormal Hadamard in place: n vectors, dim channels, blocks of `block`. Bit-identical on every target: each butterfly
      * (a, b) -> (a + b, a - b), strides 1, 2, 4, ..., then one multiplication by the f32 nearest 1/sqrt(block). */

@@ -104,29 +104,38 @@ static void make_scores(float *s, int flavour, int piece, uint64_t *state)
 
 static void softmaxes(const kvfi_kernels *scalar, const kvfi_kernels *fast)
 {
+    enum { MOST = 9 };
     for (int flavour = 0; flavour < 60; flavour++) {
+        const int n = 1 + flavour % MOST;
+        const size_t bytes = (size_t)n * KVF_BLOCK * sizeof(float);
         uint64_t state = (uint64_t)flavour;
-        float max = -INFINITY, sum = 0;
+        float max[MOST], sum[MOST] = {0}, add[MOST];
+        for (int v = 0; v < n; v++) max[v] = -INFINITY, add[v] = (float)ci_gauss(&state) * 3;
         for (int piece = 0; piece < 6; piece++) {
-            px_output want = px_output_make(KVF_BLOCK * sizeof(float), 0);
-            px_output got = px_output_make(KVF_BLOCK * sizeof(float), (size_t)(flavour % 4) * 4);
-            float want_max = max, want_sum = sum, got_max = max, got_sum = sum;
+            px_output want = px_output_make(bytes, 0), got = px_output_make(bytes, (size_t)(flavour % 4) * 4);
+            float got_max[MOST], got_sum[MOST], want_factor[MOST], got_factor[MOST + 1];
             px_at("%s: softmax, flavour %d, piece %d", fast->name, flavour, piece);
-            make_scores(want.data, flavour, piece, &state);
-            memcpy(got.data, want.data, KVF_BLOCK * sizeof(float));
-            const float want_factor = scalar->softmax(want.data, &want_max, &want_sum);
-            const float got_factor = fast->softmax(got.data, &got_max, &got_sum);
-            px_same(PX_SOFTMAX, got_max, want_max, "maximum", 0, 0);
-            px_close(PX_SOFTMAX, got_factor, want_factor, want_factor, "factor", 0, 0);
-            px_close(PX_SOFTMAX, got_sum, want_sum, want_sum, "sum", 0, 0);
-            if (want_factor == 1 || want_factor == 0) px_same(PX_SOFTMAX, got_factor, want_factor, "factor", 0, 0);
-            for (int i = 0; i < KVF_BLOCK; i++) {
-                px_close(PX_SOFTMAX, got.data[i], want.data[i], want.data[i], "weight", 0, i);
-                if (want.data[i] == 0 || want.data[i] == 1) px_same(PX_SOFTMAX, got.data[i], want.data[i], "weight", 0, i);
+            for (int v = 0; v < n; v++) make_scores(want.data + v * KVF_BLOCK, flavour + v, piece, &state);
+            memcpy(got.data, want.data, bytes);
+            memcpy(got_max, max, sizeof max), memcpy(got_sum, sum, sizeof sum);
+            got_factor[n] = px_junk();
+            scalar->softmax(want.data, piece % 2 ? add : NULL, n, max, sum, want_factor);
+            fast->softmax(got.data, piece % 2 ? add : NULL, n, got_max, got_sum, got_factor);
+            for (int v = 0; v < n; v++) {
+                px_same(PX_SOFTMAX, got_max[v], max[v], "maximum", v, 0);
+                px_close(PX_SOFTMAX, got_factor[v], want_factor[v], want_factor[v], "factor", v, 0);
+                px_close(PX_SOFTMAX, got_sum[v], sum[v], sum[v], "sum", v, 0);
+                if (want_factor[v] == 1 || want_factor[v] == 0)
+                    px_same(PX_SOFTMAX, got_factor[v], want_factor[v], "factor", v, 0);
+            }
+            px_same(PX_SOFTMAX, got_factor[n], px_junk(), "factor", n, 0);
+            for (int i = 0; i < n * KVF_BLOCK; i++) {
+                const float w = want.data[i];
+                px_close(PX_SOFTMAX, got.data[i], w, w, "weight", i / KVF_BLOCK, i % KVF_BLOCK);
+                if (w == 0 || w == 1) px_same(PX_SOFTMAX, got.data[i], w, "weight", i / KVF_BLOCK, i % KVF_BLOCK);
             }
             px_output_free(&want, "scalar weights");
             px_output_free(&got, "the weights");
-            max = want_max, sum = want_sum;
         }
     }
 }
@@ -142,9 +151,9 @@ static void exponentials(const kvfi_kernels *scalar, const kvfi_kernels *fast)
 {
     (void)scalar;
     for (int i = 0; i < 20000; i++) {
-        float s[KVF_BLOCK] = {0}, x[KVF_BLOCK] = {0}, max = 0, sum = 0;
+        float s[KVF_BLOCK] = {0}, x[KVF_BLOCK] = {0}, max = 0, sum = 0, factor;
         for (int j = 0; j < KVF_BLOCK; j++) x[j] = s[j] = -(float)(i * KVF_BLOCK + j) * (90.0f / (20000 * KVF_BLOCK));
-        fast->softmax(s, &max, &sum);
+        fast->softmax(s, NULL, 1, &max, &sum, &factor);
         px_at("%s: exponentials from e^%g", fast->name, (double)x[0]);
         for (int j = 0; j < KVF_BLOCK; j++) px_close(PX_SOFTMAX, s[j], (float)exp((double)x[j]), exp((double)x[j]), "e^x", i, j);
     }

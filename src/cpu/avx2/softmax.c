@@ -29,12 +29,12 @@ KVFI_INLINE __m256 exp8(__m256 x)
     return _mm256_andnot_ps(tiny, _mm256_mul_ps(p, _mm256_castsi256_ps(power)));
 }
 
-static float softmax(float *s, float *max, float *sum)
+static float one_vector(float *s, float add, float *max, float *sum)
 {
     __m256 x[8], top = _mm256_set1_ps(*max), total = _mm256_setzero_ps();
     KVFI_UNROLL
     for (int i = 0; i < 8; i++) {
-        x[i] = _mm256_loadu_ps(s + 8 * i);
+        x[i] = _mm256_add_ps(_mm256_loadu_ps(s + 8 * i), _mm256_set1_ps(add));
         top = _mm256_max_ps(top, x[i]);
     }
     const float peak = max8(top), before = *max;
@@ -53,6 +53,11 @@ static float softmax(float *s, float *max, float *sum)
     *max = peak;
     *sum = *sum * factor + sum8(total);
     return factor;
+}
+
+static void softmax(float *s, const float *add, int32_t n, float *max, float *sum, float *factor)
+{
+    for (int32_t v = 0; v < n; v++, s += KVF_BLOCK) factor[v] = one_vector(s, add ? add[v] : 0, max + v, sum + v);
 }
 
 void kvfi_avx2_softmax(kvfi_kernels *k)

@@ -29,12 +29,12 @@ KVFI_INLINE float32x4_t exp4(float32x4_t x)
     return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(p), tiny));
 }
 
-static float softmax(float *s, float *max, float *sum)
+static float one_vector(float *s, float add, float *max, float *sum)
 {
     float32x4_t x[16], top = vdupq_n_f32(*max), total = vdupq_n_f32(0);
     KVFI_UNROLL
     for (int i = 0; i < 16; i++) {
-        x[i] = vld1q_f32(s + 4 * i);
+        x[i] = vaddq_f32(vld1q_f32(s + 4 * i), vdupq_n_f32(add));
         top = vmaxq_f32(top, x[i]);
     }
     const float peak = vmaxvq_f32(top), before = *max;
@@ -53,6 +53,11 @@ static float softmax(float *s, float *max, float *sum)
     *max = peak;
     *sum = *sum * factor + vaddvq_f32(total);
     return factor;
+}
+
+static void softmax(float *s, const float *add, int32_t n, float *max, float *sum, float *factor)
+{
+    for (int32_t v = 0; v < n; v++, s += KVF_BLOCK) factor[v] = one_vector(s, add ? add[v] : 0, max + v, sum + v);
 }
 
 void kvfi_neon_softmax(kvfi_kernels *k)

@@ -19,7 +19,7 @@ void kvfi_scalar_trellis(kvfi_kind_ops *ops);
 void kvfi_scalar_sum(kvfi_kind_ops *ops);
 void kvfi_scalar_rows(kvfi_kernels *k);
 void kvfi_scalar_tiles(kvfi_kernels *k);
-float kvfi_scalar_softmax(float *s, float *max, float *sum);
+void kvfi_scalar_softmax(float *s, const float *add, int32_t n, float *max, float *sum, float *factor);
 void kvfi_scalar_hadamard(float *x, size_t stride, int32_t n, int32_t dim, int32_t block);
 void kvfi_scalar_nearest(const float *x, int64_t n, int32_t sub, const float *centroids, int32_t k, uint16_t *index);
 

@@ -5,11 +5,13 @@
 #include <math.h>
 #include <string.h>
 
-float kvfi_scalar_softmax(float *s, float *max, float *sum)
+static float softmax(float *s, float add, float *max, float *sum)
 {
     float top = *max, total = 0.0f;
-    for (int i = 0; i < KVF_BLOCK; i++)
+    for (int i = 0; i < KVF_BLOCK; i++) {
+        s[i] += add;
         if (s[i] > top) top = s[i];
+    }
     if (top == -INFINITY) { /* nothing seen yet: -inf minus -inf must not arise */
         memset(s, 0, KVF_BLOCK * sizeof *s);
         return 1.0f;
@@ -22,6 +24,11 @@ float kvfi_scalar_softmax(float *s, float *max, float *sum)
     *max = top;
     *sum = *sum * factor + total;
     return factor;
+}
+
+void kvfi_scalar_softmax(float *s, const float *add, int32_t n, float *max, float *sum, float *factor)
+{
+    for (int32_t v = 0; v < n; v++, s += KVF_BLOCK) factor[v] = softmax(s, add ? add[v] : 0, max + v, sum + v);
 }
 
 void kvfi_scalar_hadamard(float *x, size_t stride, int32_t n, int32_t dim, int32_t block)
