@@ -17,10 +17,11 @@ KVFI_INLINE __m512 half16(const void *p)
     return _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
 }
 
-/* Starts fetching a line that will be wanted soon; any address will do. */
+/* Starts fetching a line that will be wanted soon; any address will do. Into L2: fetches into L1 wait for its few fill buffers, and
+ * what comes from L2 line after line is fetched into L1 by the processor itself. */
 KVFI_INLINE void fetch(uintptr_t address)
 {
-    _mm_prefetch((const char *)address, _MM_HINT_T0);
+    _mm_prefetch((const char *)address, _MM_HINT_T1);
 }
 
 /* The first n lanes: none below 1, all from 16 on. */

@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-/* Up to 64 lanes of a code matrix. plane[i] is the first line of a plane. */
+/* Up to 64 lanes of a code matrix. plane[i] is the first line of a plane, or where the one before it ends. */
 typedef struct panel {
     const uint8_t *plane[3];
     int bits, groups;
@@ -66,22 +66,24 @@ static inline void spread_codes(const panel *from, int quads, uint8_t *to)
     }
 }
 
-/* As it lies in the record. */
-static inline panel packed_panel(const kvf_part *part, const uint8_t *codes, int chunk)
+/* As it lies in the record. Written member by member: a whole panel that is copied right after it was written waits for its parts to
+ * reach the cache. */
+static inline void packed_panel(const kvf_part *part, const uint8_t *codes, int chunk, panel *p)
 {
     const int keys = part->side == KVF_K, reduction = keys ? part->dim_pad : KVF_BLOCK, lanes = keys ? KVF_BLOCK : part->dim_pad;
-    panel p = {{0}, part->bits, lanes - chunk * 64 < 64 ? lanes / 16 % 4 : 4};
     const uint8_t *at = codes + (size_t)chunk * kvfi_codes_bytes(part->bits, reduction, 64);
-    for (int i = 0; i < 3 && kvfi_plane_width[part->bits][i]; i++) {
-        p.plane[i] = at;
-        at += kvfi_codes_bytes(kvfi_plane_width[part->bits][i], reduction, p.groups * 16);
+    p->bits = part->bits;
+    p->groups = lanes - chunk * 64 < 64 ? lanes / 16 % 4 : 4;
+    for (int i = 0; i < 3; i++) {
+        p->plane[i] = at;
+        at += kvfi_codes_bytes(kvfi_plane_width[part->bits][i], reduction, p->groups * 16);
     }
-    return p;
 }
 
 static inline panel open_panel(const kvf_part *part, const uint8_t *codes, int chunk, spread *room)
 {
-    panel p = packed_panel(part, codes, chunk);
+    panel p;
+    packed_panel(part, codes, chunk, &p);
     if (p.groups < 4 && p.bits < 8) {
         spread_codes(&p, (part->side == KVF_K ? part->dim_pad : KVF_BLOCK) / 4, room->byte);
         p.plane[0] = room->byte;

@@ -72,12 +72,12 @@ static int open_levels(const kvf_part *part, level l[2])
     const int n = 1 << part->bits, two = part->bits > 5;
     l[0].look = l[0].spread = 0, l[0].factor = 1, l[0].zero = part->has_min ? 0.5f * (float)(n - 1) : part->zero;
     if (part->kind != KVF_KIND_TABLE) return 1;
-    for (int i = 0; i < n; i++) {
-        const int entry = part->table[i] + (two ? 32768 : 128);
-        l[0].table[i] = (uint8_t)(two ? entry >> 8 : entry);
-        if (two) l[1].table[i] = (uint8_t)entry;
+    for (int i = 0; i < 32 && !two; i++) l[0].table[i] = (uint8_t)(part->table[i] + 128);
+    for (int i = 0; i < n && two; i++) {
+        const int entry = part->table[i] + 32768;
+        l[0].table[i] = (uint8_t)(entry >> 8);
+        l[1].table[i] = (uint8_t)entry;
     }
-    for (int i = n; i < 32; i++) l[0].table[i] = 0;
     l[0].look = part->bits == 5 ? 5 : 4, l[0].spread = two, l[0].factor = part->unit * (two ? 256.0f : 1.0f), l[0].zero = 128;
     l[1].look = 0, l[1].spread = 1, l[1].factor = part->unit, l[1].zero = 0;
     return two ? 2 : 1;
@@ -88,19 +88,23 @@ typedef struct plane_room {
     _Alignas(64) uint8_t byte[MOST_DIM / 4 * 4 * 64 + 64];
 } plane_room;
 
-/* A chunk with full lines, packed; a short one, or one to be looked up first, as bytes. *look: what is left to do for dots. */
-static panel open_plane(const matrix *x, const level *l, int chunk, plane_room *room, int *look)
+/* A chunk with full lines, packed; a short one, or one to be looked up first, as bytes. Returns what is left to look up for dots. */
+static int spread_plane(const matrix *x, const level *l, panel *p, plane_room *room)
 {
-    panel p = packed_panel(x->part, x->codes, chunk);
-    const int quads = x->reduction / 4, n = quads * p.groups * 64;
-    const int has_table = x->part->kind == KVF_KIND_TABLE;
-    *look = l->look;
-    if (!(p.groups < 4 && (p.bits < 8 || has_table)) && !l->spread) return p;
-    spread_codes(&p, quads, room->byte);
-    if (has_table) look_up(l->table, p.bits, n, room->byte);
+    const int quads = x->reduction / 4, n = quads * p->groups * 64;
+    spread_codes(p, quads, room->byte);
+    if (x->part->kind == KVF_KIND_TABLE) look_up(l->table, p->bits, n, room->byte);
     memset(room->byte + n, 0, 64);
-    *look = 0;
-    return (panel){{room->byte}, 8, p.groups};
+    p->plane[0] = room->byte, p->bits = 8;
+    return 0;
+}
+
+static inline int open_plane(const matrix *x, const level *l, int chunk, panel *p, plane_room *room)
+{
+    packed_panel(x->part, x->codes, chunk, p);
+    if (p->groups == 4 && !l->spread) return l->look;
+    if (p->bits == 8 && x->part->kind != KVF_KIND_TABLE) return l->look;
+    return spread_plane(x, l, p, room);
 }
 
 /* ---- multipliers ----------------------------------------------------------------------------------------------------------- */
@@ -196,13 +200,10 @@ static void stretches(const matrix *x, const piece *p, const across *a, int nv, 
 {
     for (size_t i = 0; i < a->pieces; i++) {
         const size_t section = (size_t)(p[i].place / SECTION * nv);
-        run[i] = (stretch){p[i].begin / 4,
-                           (p[i].end + 3) / 4 - p[i].begin / 4,
-                           a->m + section * SECTION + p[i].place % SECTION,
-                           row_of(x, x->scale, p[i].run),
-                           row_of(x, x->min, p[i].run),
-                           a->sum + i,
-                           a->total + i};
+        run[i].q0 = p[i].begin / 4, run[i].nq = (p[i].end + 3) / 4 - p[i].begin / 4;
+        run[i].m = a->m + section * SECTION + p[i].place % SECTION;
+        run[i].scale = row_of(x, x->scale, p[i].run), run[i].min = row_of(x, x->min, p[i].run);
+        run[i].sum = a->sum + i, run[i].total = a->total + i;
     }
 }
 
@@ -219,8 +220,9 @@ static void product_across(const matrix *x, const piece *p, const across *a, int
         product y = {
             .run = run, .runs = (int)a->pieces, .sum_stride = a->pieces, .out_stride = stride, .zero = l[e].zero, .unit = unit};
         for (int v = 0; v < nv; v++) unit[v] = a->unit[v] * l[e].factor;
-        for (int chunk = 0, look; chunk * 64 < x->lanes; chunk++) {
-            const panel plane = open_plane(x, &l[e], chunk, &room, &look);
+        for (int chunk = 0; chunk * 64 < x->lanes; chunk++) {
+            panel plane;
+            const int look = open_plane(x, &l[e], chunk, &plane, &room);
             y.pairs = (plane.groups + 1) / 2, y.lane = chunk * 64, y.lanes = x->lanes - y.lane, y.out = out + y.lane;
             run_product(&plane, look, l[e].table, nv, &y, next);
         }
@@ -346,8 +348,9 @@ static void product_along(const matrix *x, const float *m, size_t stride, int nv
     open_folded(x, &f);
     for (int e = 0; e < n_levels; e++) {
         int folded_run = -1;
-        for (int chunk = 0, look; chunk * 64 < x->lanes; chunk++) {
-            const panel p = open_plane(x, &l[e], chunk, &room, &look);
+        for (int chunk = 0; chunk * 64 < x->lanes; chunk++) {
+            panel p;
+            const int look = open_plane(x, &l[e], chunk, &p, &room);
             chunk_along(x, &p, look, &l[e], chunk, m, stride, nv, out, out_stride, &f, &folded_run, next);
         }
     }
