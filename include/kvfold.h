@@ -17,6 +17,7 @@
  * - Every struct that the caller fills starts with `size`; the *_init function sets it, with all defaults. Reserved fields are 0.
  * - Strides are in bytes. Elements of one head of one token are contiguous.
  * - No function prints, exits, aborts, or keeps a pointer that it was given, except where stated (kvf_batch_append).
+ * - Arithmetic supposes that the processor rounds to nearest. A thread that attends or commits needs 256 KiB of stack.
  * - Threads: one thread at a time may use a cache; between kvf_attend_begin and kvf_attend_end any number of threads may call
  *   kvf_attend_part on the same plan. Different caches are independent. There are no mutable globals.
  */
@@ -447,8 +448,8 @@ KVF_API int kvf_op_unpack(const uint8_t *packed, size_t n, int32_t bits, uint8_t
  * over groups of x[tokens][dim]: axis 0, `group` consecutive tokens of one channel (keys); axis 1, `group` consecutive channels
  * of one token (values). The last group may be short. scale and zero have shape [ceil(tokens/group)][dim] (axis 0) or
  * [tokens][ceil(dim/group)] (axis 1) and are rounded to `stored` (KVF_F16 or KVF_F32) before coding. scale is at least 1e-8
- * as f32 before rounding (0 for a constant group stored as f16); a constant group gets codes 0 and comes back exactly.
- * KVF_E_NONFINITE: NaN, infinity, or a magnitude above half the f32 range. */
+ * as f32 before rounding (0 for a constant group stored as f16); a constant group gets codes 0 and comes back as its rounded
+ * zero: exactly in f32. Stored as f16, scale and zero saturate at 65504. No tokens: nothing is done. KVF_E_NONFINITE: NaN, infinity, or a magnitude above half the f32 range. */
 KVF_API int kvf_op_kivi_quantise(const float *x, int64_t tokens, int64_t dim, int32_t bits, int32_t group, int32_t axis,
                                  kvf_type stored, uint8_t *codes, float *scale, float *zero);
 /* x = code * scale + zero, multiplication and addition rounded apart. */
@@ -487,8 +488,8 @@ KVF_API int kvf_op_codebook_dequantise(const uint8_t *codes, size_t n, const flo
  * its codes: norm = ||x||, codes = quantise(y * (sqrt(size) / norm)) with y[size] = x rotated (rot and seed as in kvf_op_rotate), packed
  * as kvf_op_pack does into packed[n][kvf_op_packed_bytes(size, bits)]. levels[2^bits] as above, in units of a coordinate of a vector of
  * length sqrt(size), as kvf_op_codebook gives them. The codes are those of the operations one after the other, bit for bit. A vector of
- * norm 0 is coded as zeros. Sums are f32, element i into partial sum i % 16, then halves added pairwise. KVF_E_NONFINITE: a norm is not
- * finite. */
+ * norm 0 is coded as zeros. Sums are f32, element i into partial sum i % 16, then halves added pairwise. Lengths
+ * below 2^-60 lose precision, below 2^-75 they are 0. KVF_E_NONFINITE: a norm is not finite, as from 2^64 on. */
 KVF_API int kvf_op_rotate_quantise_pack(const char *rot, uint32_t seed, const float *x, int64_t n, int32_t dim,
                                         const float *levels, int32_t bits, uint8_t *packed, float *norm);
 /* And back: x = the first dim channels of R' (levels[code] * (norm / sqrt(size))). */

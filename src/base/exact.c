@@ -5,8 +5,8 @@
 #include <stdint.h>
 #include <string.h>
 
-/* Nearest integer, ties to even, without a library call whose rounding could be set by the environment: adding and taking away
- * 1.5 * 2^52 rounds in the last place. */
+/* Nearest integer, ties to even: adding and taking away 1.5 * 2^52 rounds in the last place. Like all arithmetic here it supposes that
+ * the processor rounds to nearest, as C programs start. */
 static double nearest(double x)
 {
     volatile double shifted = x + 6755399441055744.0;

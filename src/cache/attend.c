@@ -86,7 +86,7 @@ static int32_t choose_spans(const kvf_cache *c)
 {
     const kvfi_attend *t = &c->attend;
     int32_t threads = c->g.threads;
-    if (threads == 1 || t->n_items >= 2 * threads || t->items[0].count > KVFI_DIRECT) return 1;
+    if (threads == 1 || t->n_items >= 2 * threads) return 1;
     int32_t spans = (4 * threads + t->n_items - 1) / t->n_items, most = longest_history(c) / 8;
     if (spans > most) spans = most;
     return spans < 1 ? 1 : spans;

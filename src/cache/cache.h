@@ -96,7 +96,6 @@ struct kvf_cache {
     int64_t reserved_tokens;
     int64_t saturated, saturated_scales;
     int32_t said_unturned;
-    int32_t keys_known; /* the first block was sealed */
     char error[320];
 };
 
@@ -186,7 +185,7 @@ void kvfi_evict_rows(kvf_cache *c, kvfi_sequence *s, int32_t seals);
 /* After blocks were cut short or went away. */
 void kvfi_count_wasted(const kvf_cache *c, kvfi_sequence *s);
 
-/* What is said of keys (keys.c): x[64][dim] of one head of the first block that is sealed; and once they are all known. */
+/* What is said of keys (keys.c): x[64][dim] of one head of the first block that a store seals; and of the stores that are new to it. */
 void kvfi_watch_keys(const kvf_cache *c, kvfi_store *st, const float *x);
 void kvfi_say_risky(kvf_cache *c);
 

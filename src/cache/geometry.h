@@ -35,11 +35,12 @@ typedef struct kvfi_store {
     int32_t staged;      /* its keys are centred or scaled before they are coded */
     int32_t self;        /* ... by what is estimated from the prompt; otherwise by what is known from the start */
     int32_t n_pairs;
-    kvfi_pair *pairs;  /* channels that RoPE turns */
-    double mean_share; /* of the first sealed block's keys, see kvf_keys; -1: none yet */
-    int32_t unturned;  /* the keys turned out not to turn as described */
-    size_t key_sums;   /* offset in a sequence's exact store: [kv_heads][KVFI_KEY_SUMS][dim] doubles */
-    size_t pair_sums;  /* ... [n_pairs][3] doubles */
+    kvfi_pair *pairs;   /* channels that RoPE turns */
+    int32_t keys_known; /* 1: a block of its keys was sealed and is in mean_share, 2: and what is to be said of them was said */
+    double mean_share;  /* of the first sealed block's keys, see kvf_keys; -1: none yet */
+    int32_t unturned;   /* the keys turned out not to turn as described */
+    size_t key_sums;    /* offset in a sequence's exact store: [kv_heads][KVFI_KEY_SUMS][dim] doubles */
+    size_t pair_sums;   /* ... [n_pairs][3] doubles */
     size_t
         table; /* offset in a table set, `known` when not `self`: int64 rotate, then [kv_heads] of dim doubles (c_0) and dim floats
                           (scale) */

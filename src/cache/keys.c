@@ -52,16 +52,24 @@ static void add_run(char *list, size_t size, int32_t first, int32_t last)
     }
 }
 
+static int to_be_said(const kvf_cache *c, int32_t i)
+{
+    return i >= 0 && i < c->g.n_stores && c->g.stores[i].keys_known == 1 && risky(&c->g.stores[i]);
+}
+
+/* Layers with a window may seal their first block later than others: each layer is named once. */
 void kvfi_say_risky(kvf_cache *c)
 {
     char text[320], list[120] = "";
     int32_t n = 0, first = 0;
-    for (int i = 0; i < c->g.n_stores; i++) {
-        if (!risky(&c->g.stores[i])) continue;
-        if (!i || !risky(&c->g.stores[i - 1])) first = c->g.stores[i].layer;
-        if (i + 1 == c->g.n_stores || !risky(&c->g.stores[i + 1])) add_run(list, sizeof list, first, c->g.stores[i].layer);
+    for (int32_t i = 0; i < c->g.n_stores; i++) {
+        if (!to_be_said(c, i)) continue;
+        if (!to_be_said(c, i - 1)) first = c->g.stores[i].layer;
+        if (!to_be_said(c, i + 1)) add_run(list, sizeof list, first, c->g.stores[i].layer);
         n++;
     }
+    for (int32_t i = 0; i < c->g.n_stores; i++)
+        if (c->g.stores[i].keys_known) c->g.stores[i].keys_known = 2;
     if (!n || !c->log) return;
     kvfi_sentence(
         text, sizeof text,

@@ -171,13 +171,14 @@ static void seal_side(const kvfi_open_rows *o, const kvf_part *part, int store, 
         if (id == KVFI_NO_BLOCK) continue;
         for (int32_t h = 0; h < heads; h++) {
             load_block(o, j * KVF_BLOCK, h, x);
-            if (part->side == KVF_K && !c->keys_known && j == 0) kvfi_watch_keys(c, &c->g.stores[store], x);
+            if (part->side == KVF_K && !c->g.stores[store].keys_known) kvfi_watch_keys(c, &c->g.stores[store], x);
             if (part->side == KVF_K && c->g.stores[store].evicts) kvfi_score_rows(c, &c->g.stores[store], row, h, x);
             if (part->side == KVF_K && c->g.stores[store].staged) apply_stages(c, o->s, &c->g.stores[store], row, h, x);
             uint8_t *record = kvfi_pool_data(&c->pools[store], id) + (size_t)h * c->g.stores[store].record_bytes + offset;
             part->codec->encode(part, x, record);
             c->saturated_scales += kvfi_part_saturated(part, record);
         }
+        if (part->side == KVF_K && !c->g.stores[store].keys_known) c->g.stores[store].keys_known = 1;
     }
     keep_open(o, seals, heads);
 }
@@ -220,7 +221,7 @@ void kvfi_seal_batch(kvf_cache *c)
         int32_t left = free_left(c, s, next);
         for (int32_t j = 0; j < r->seals; j++) open_row(c, s, j, next);
         for (int store = 0; store < c->g.n_stores; store++) seal_store(c, s, r, store);
-        if (r->seals && !c->keys_known) c->keys_known = 1, kvfi_say_risky(c);
+        if (r->seals) kvfi_say_risky(c);
         advance_sequence(c, s, r);
         left += free_left(c, s, next); /* steps over blocks that left before they were sealed */
         if (kvfi_evicts(&c->g.evict) && r->seals + left) kvfi_evict_rows(c, s, r->seals);

@@ -52,8 +52,7 @@ void kvfi_add_key(double *sums, const float *k, int32_t dim, const kvfi_pair *pa
 void kvfi_add_query(double *sums, const float *q, int32_t dim);
 
 /* Estimates from n rows: keys as above, pair_sums[n_pairs][3] = sum of cos^2, cos sin, sin^2 over those rows, queries[dim] = sum
- * of q^2 over n_queries rows and heads (0: no scale). Writes c0[dim] and scale[dim]. Returns 1 when un-rotating concentrates the
- * mean as it must, 0 when it does not: then the plain mean is used as if nothing rotated (*turned is set to 0). */
+ * of q^2 over n_queries rows and heads (0: no scale). */
 typedef struct kvfi_estimate {
     const double *keys, *queries;
     const double (*pair_sums)[3];

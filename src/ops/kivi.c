@@ -41,7 +41,8 @@ int kvf_op_kivi_quantise(const float *x, int64_t tokens, int64_t dim, int32_t bi
 {
     if (check(tokens, dim, group_size, axis) || bits < 1 || bits > 8 || (stored != KVF_F16 && stored != KVF_F32))
         return KVF_E_ARG;
-    if (tokens && (!x || !codes || !scale || !zero)) return KVF_E_ARG;
+    if (!tokens) return KVF_OK;
+    if (!x || !codes || !scale || !zero) return KVF_E_ARG;
     for (int64_t i = 0; i < tokens * dim; i++)
         if (!(fabsf(x[i]) <= FLT_MAX / 2)) return KVF_E_NONFINITE; /* the range of a group must not overflow */
     int64_t lines = axis ? tokens : dim, length = axis ? dim : tokens;

@@ -79,7 +79,7 @@ typedef struct px_input {
 px_input px_input_make(size_t bytes, size_t shift);
 void px_input_free(px_input *i);
 
-/* Numbers for queries and weights: most ordinary, by `flavour` also huge, tiny, equal or zero. */
+/* Numbers for queries and weights: most ordinary, by `flavour` also large (1000 deviations), tiny, equal or zero. */
 enum { PX_FLAVOURS = 6 };
 float px_number(int flavour, int i, uint64_t *state);
 float px_weight(int flavour, int i, uint64_t *state);

@@ -137,6 +137,24 @@ static void the_warning_names_layers(void **state)
     kvf_cache_free(&c);
 }
 
+/* A long prompt leaves the window of a layer behind before its first blocks are sealed: it is judged by the first that is. */
+static void windowed_layers_are_judged_too(void **state)
+{
+    (void)state;
+    ts_model m;
+    said s = {0};
+    ts_model_init(&m, 2, 1, 1, DIM, DIM, "q4_0", "f16");
+    m.params.log = listen, m.params.log_user = &s, m.params.window_keep = 0;
+    m.layers[1].window = 100;
+    kvf_cache *c = ts_create(&m);
+    feed(c, 2, 0, 256, 3, 4);
+    assert_int_equal(s.n, 1);
+    assert_non_null(strstr(s.text[0], "layers 0-1 (2 in all)"));
+    feed(c, 2, 256, 64, 3, 4);
+    assert_int_equal(s.n, 1);
+    kvf_cache_free(&c);
+}
+
 /* Keys whose rotation cannot be described: every block carries its mean, and the record is longer by it. */
 static void unknown_rotation_is_centred_by_block(void **state)
 {
@@ -190,6 +208,7 @@ int main(void)
         cmocka_unit_test(the_share_of_the_mean),
         cmocka_unit_test(coarse_codes_without_a_centre_are_risky),
         cmocka_unit_test(the_warning_names_layers),
+        cmocka_unit_test(windowed_layers_are_judged_too),
         cmocka_unit_test(unknown_rotation_is_centred_by_block),
         cmocka_unit_test(bad_questions),
     };

@@ -48,8 +48,7 @@ static void fill_grid(grid *g, int32_t dim)
     for (int i = 0; i <= CELLS; i++) g->mass[i] *= g->norm, g->first[i] *= g->norm, g->second[i] *= g->norm;
 }
 
-/* A running integral at t: inside a cell the density is taken as linear between its halves (quadratic interpolation of the
- * integral through both ends with the slope of the neighbours' mean would change the table below its rounding). */
+/* A running integral at t: inside a cell its increments change linearly, with the slope of the neighbours. */
 static double at(const grid *g, const double *sum, double t)
 {
     double x = t / g->width;
@@ -188,7 +187,7 @@ void kvfi_lloyd_max_residual(int32_t bits, int32_t dim, const double *levels, in
     }
 }
 
-/* exp(-t) and its first moment from 0 to t, with the sign turned. */
+/* exp(-t), the same bits everywhere. */
 static double exponential(double t)
 {
     return kvfi_exp2(-1.4426950408889634 * t);

@@ -20,7 +20,7 @@ enum { KVFI_SKETCH_ROWS = 4096 }; /* most directions */
 typedef struct kvfi_sketch {
     int32_t dim, rows;
     int32_t iid;
-    int32_t seed;
+    uint32_t seed;
     int32_t which; /* independent sketches of one seed: 0, 1 */
 } kvfi_sketch;
 
