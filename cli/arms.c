@@ -63,6 +63,7 @@ int cli_arm_make(kv_choice *choice, const char *text, size_t n, const kv_setting
     kv_settings one = *others;
     one.kv = arm;
     int code = take_options(arm, &one);
+    if (arm[0] == '@') one.kv = NULL, one.profile = arm + 1;
     return code == CLI_GO ? kv_choice_make(choice, &one) : code;
 }
 

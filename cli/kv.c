@@ -92,7 +92,7 @@ static int use_preset(kv_choice *c, const char *name)
 static int use_pair(kv_choice *c, const char *pair)
 {
     const char *slash = strchr(pair, '/');
-    size_t n = (size_t)(slash - pair);
+    size_t n = slash ? (size_t)(slash - pair) : 0;
     if (n == 0 || !slash[1] || strchr(slash + 1, '/') || n >= sizeof c->own[0] || strlen(slash + 1) >= sizeof c->own[1]) {
         cli_error("--kv: '%s' is not of the form K/V, as kivi4/kivi4", pair);
         return CLI_USAGE;
@@ -195,11 +195,14 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
     c->sink = 4;
     c->recent = 64;
     int code = use_preset(c, NULL);
+    if (code == CLI_GO && s->profile) code = profile_read(&c->profile, s->profile);
+    if (code == CLI_GO && s->profile_text) code = profile_parse(&c->profile, s->profile_text, "profile");
+    if (code == CLI_GO && c->profile.kv) code = use_pair(c, c->profile.kv);
     if (code == CLI_GO && s->kv) code = strchr(s->kv, '/') ? use_pair(c, s->kv) : use_preset(c, s->kv);
     if (s->k || s->v) c->preset = NULL;
     c->k = s->k ? s->k : c->k;
     c->v = s->v ? s->v : c->v;
-    c->by_default = !s->kv && !s->k && !s->v;
+    c->by_default = !s->kv && !s->k && !s->v && !c->profile.kv;
     c->cpu = s->cpu, c->calibration = s->calibration;
     c->sink = s->sink >= 0 ? (int32_t)s->sink : c->sink;
     c->recent = s->recent >= 0 ? (int32_t)s->recent : c->recent;
@@ -208,6 +211,7 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
     if (code == CLI_GO) code = check_codec(s->v ? "-ctv" : "--kv", c->v, KVF_V);
     if (code == CLI_GO) code = check_cpu(c->cpu);
     if (code == CLI_GO) code = use_policy(c, s->evict);
+    for (int i = 0; code == CLI_GO && i < c->profile.n_layers; i++) code = add_override(c, c->profile.layers[i]);
     for (int i = 0; code == CLI_GO && i < s->layers.n; i++) code = add_override(c, s->layers.item[i]);
     if (code != CLI_GO) kv_choice_free(c);
     return code;
@@ -216,6 +220,7 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
 void kv_choice_free(kv_choice *c)
 {
     cli_text_free(&c->layers);
+    profile_free(&c->profile);
 }
 
 void kv_choice_of_layer(const kv_choice *c, int32_t layer, const char **k, const char **v)

@@ -5,9 +5,11 @@
 #define KVFOLD_CLI_KV_H
 
 #include "options.h"
+#include "profile.h"
 
 typedef struct kv_settings {
-    const char *kv, *k, *v, *cpu, *evict, *window_type, *calibration;
+    const char *kv, *k, *v, *cpu, *evict, *window_type, *calibration, *profile;
+    const char *profile_text; /* a profile itself, in place of its path */
     cli_list layers;
     int64_t sink, recent; /* -1: not given */
 } kv_settings;
@@ -26,6 +28,12 @@ typedef struct kv_settings {
              "what kvfold calibrate learnt of this model: key stages come from there, from the first token on, instead of from " \
              "the prompt (centre=prompt in a codec keeps that)")
 
+#define KV_PROFILE(S)                                                                                                            \
+    CLI_WORD(                                                                                                                    \
+        "--profile", "FILE", S, kv.profile,                                                                                      \
+        "codecs layer by layer, as kvfold tune writes them; --kv, -ctk and -ctv take the place of its codecs for the rest, "     \
+        "--kv-layer that of single layers")
+
 /* Rows of an option table; S is the struct with a member `kv` of type kv_settings. */
 #define KV_OPTIONS(S)                                                                                                            \
     CLI_HEAD("the folded cache"),                                                                                                \
@@ -40,7 +48,7 @@ typedef struct kv_settings {
         CLI_COUNT("--sink", S, kv.sink, 0, 64, NULL, "first tokens that stay exact, 0 to 64 (default: the preset's, 4)"),        \
         CLI_COUNT("--window --recent", S, kv.recent, 0, 65536, NULL,                                                             \
                   "newest tokens that stay exact, 0 to 65536; N to N+63 are (default: the preset's, 64)"),                       \
-        KV_WINDOW_TYPE(S), KV_EVICT(S, ""),                                                                                      \
+        KV_PROFILE(S), KV_WINDOW_TYPE(S), KV_EVICT(S, ""),                                                                       \
         CLI_WORD("--cpu", "SET", S, kv.cpu,                                                                                      \
                  "instruction set of the attention, as scalar or avx2 (default: the best present, or KVFOLD_CPU)")
 
@@ -61,7 +69,8 @@ typedef struct kv_choice {
     int32_t sink, recent, exact_bits;      /* 16, or 8: q8_0 */
     char evict[KV_SPEC];                   /* the policy with every option written out */
     bool evicts;                           /* it may drop tokens */
-    kv_override override[CLI_LIST_MOST];   /* the last one that names a layer holds */
+    profile profile;
+    kv_override override[CLI_LIST_MOST + PROFILE_LINES]; /* the last one that names a layer holds */
     int n_overrides;
     cli_text layers; /* all of them in the form of kvf_llama_params.kv_layer; data NULL when none */
     char own[2][KV_SPEC];

@@ -28,7 +28,7 @@ static const cli_option options[] = {
     WORD("--kv", "ARM[,ARM...]", list,
          "caches to judge: K/V, as kivi4/kivi4, or a preset, or libllama's own, as llama-q8_0 or llama-q8_0/q4_0. A piece with = "
          "before any : or / continues the arm before it; sink=N and window=N there hold for that arm alone, and evict=POLICY:... "
-         "as its last piece (default: llama-q8_0, "
+         "as its last piece; @FILE is the arm of a profile (default: llama-q8_0, "
          "llama-q4_0 and all presets)"),
     WORD("--arms", "FILE", arms_file, "file with more arms, one a line; # begins a comment"),
     CLI_WORDS("--kv-layer", "LAYERS=K/V", quality_settings, kv.layers,
@@ -36,6 +36,7 @@ static const cli_option options[] = {
     COUNT("--sink", kv.sink, 0, 64, NULL, "first tokens that stay exact (default: the preset's, 4)"),
     COUNT("--window --recent", kv.recent, 0, 65536, NULL, "newest tokens that stay exact (default: the preset's, 64)"),
     KV_WINDOW_TYPE(quality_settings),
+    KV_PROFILE(quality_settings),
     KV_CALIBRATION(quality_settings),
     KV_EVICT(quality_settings, "; positions are judged from where every budget of all arms binds"),
     SWITCH(CLI_ON, "--seal-each", seal_each,

@@ -50,7 +50,7 @@ holds no_command_exits_1 test "$rc" -eq 1
 holds no_command_shows_usage grep -q "usage: kvfold COMMAND" "$work/err"
 
 # Help and manual: one source, docs/cli.md holds the very text (update_manual.py PROGRAM MANUAL writes it there).
-for command in run plan inspect calibrate list bench "bench ops" "bench attend" "bench e2e" "bench compare" report doctor; do
+for command in run plan inspect calibrate tune list bench "bench ops" "bench attend" "bench e2e" "bench compare" report doctor; do
     # shellcheck disable=SC2086
     succeeds "help_$command" $command --help
     cp "$work/out" "$work/help"

@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT
+ * The parts of `kvfold tune`: how much each side of each layer suffers from few bits, who gets more of them, and what that gains.
+ *
+ *   measured   s_i    mean KLD when side i (keys or values of one layer) alone is coded at a probe level, everything else exact
+ *              r(b)   mean KLD when that side of all layers is coded at b bits, over that at the probe level
+ *   predicted  sum over i of s_i r(b_i): losses of layers add up as long as they are small
+ *   greedy     from the fewest bits on, the step that gains most for its bytes, while any fits */
+#ifndef KVFOLD_CLI_TUNE_H
+#define KVFOLD_CLI_TUNE_H
+
+#include "quality.h"
+
+struct json_t;
+
+enum { TUNE_LEVELS = 8, TUNE_NAME = 64 };
+
+/* One side of one layer. Levels ascend in bits. */
+typedef struct tune_item {
+    int32_t layer;
+    kvf_side side;
+    int32_t heads, dim;
+    double sensitivity; /* s_i */
+    int64_t bytes[TUNE_LEVELS];
+    double loss[TUNE_LEVELS]; /* predicted */
+    int level;                /* chosen */
+} tune_item;
+
+typedef struct tune_settings {
+    const char *model, *slice, *codec, *bytes, *profile, *rule, *measured;
+    cli_list files;
+    double bits;
+    int64_t context, score, chunks, held_out, threads, tokens, least, most, probe, seed;
+    bool verbose;
+    kv_settings kv;
+    result_settings out;
+} tune_settings;
+
+typedef struct tuner {
+    tune_settings *set;
+    session s;
+    quality_settings q;
+    quality_input text; /* all chunks */
+    tune_item *item;    /* keys and values of each layer in turn */
+    int n;
+    int bits[TUNE_LEVELS], levels, probe;
+    char name[TUNE_LEVELS][TUNE_NAME];
+    double ratio[2][TUNE_LEVELS]; /* r(b) by side */
+    int64_t budget;               /* bytes of all items */
+    struct json_t *result;
+    int run;
+} tuner;
+
+/* ---- tune_budget.c ----------------------------------------------------------------------------------------------------------- */
+
+/* Bytes of all items at all levels, and how many they may take together. CLI_GO or an exit code after a sentence. */
+int tune_find_budget(tuner *t);
+
+/* ---- tune_measure.c ---------------------------------------------------------------------------------------------------------- */
+
+/* Sensitivities and ratios: from chunks of the text, or from a result that was saved. */
+int tune_measure(tuner *t);
+int tune_read_measured(tuner *t, const char *path);
+
+/* An arm of `kv`, and of the one --kv-layer `line` (NULL: none), which the caller keeps; or of the text of a profile. */
+int tune_add_arm(const tuner *t, quality_arm *arm, const char *name, const char *kv, const char *line, const char *text);
+/* Runs the arms over chunks first .. first + n - 1 of the text. CLI_GO, CLI_DONE when interrupted, or an exit code. */
+int tune_run_arms(tuner *t, quality_run *run, int first, int n);
+void tune_free_arms(quality_run *run);
+double tune_loss_of(const quality_arm *arm);
+
+/* ---- tune_judge.c ------------------------------------------------------------------------------------------------------------ */
+
+/* Sets the levels by a rule. False when the target is below the lowest. */
+bool tune_choose(tuner *t, const char *rule);
+/* Both rules against the same bits in all layers, on chunks that were not measured; notes and gains go into the run of a result. */
+int tune_judge(tuner *t, struct json_t *run);
+
+/* ---- tune_solve.c ------------------------------------------------------------------------------------------------------------ */
+
+/* Chooses levels so that the sum of bytes is at most `budget`. False when even the lowest levels take more. */
+bool tune_greedy(tune_item *items, int n, int levels, int64_t budget);
+
+/* RateQuant (arXiv 2605.06675): bits[i] = mean + (ln w_i - mean of ln w) / ln beta, cut to the choices, to the nearest of them, then single
+ * steps, first up and then down, until the sum is round(mean * n) or no step is left. choices[n_choices] ascend. */
+void tune_ratequant(const double *w, int n, double mean, double beta, const int *choices, int n_choices, int *bits);
+
+int64_t tune_bytes(const tune_item *items, int n);
+double tune_loss(const tune_item *items, int n);
+
+/* ---- tune_profile.c ---------------------------------------------------------------------------------------------------------- */
+
+/* Appends a profile of the chosen levels, layers of equal codecs together, but for the hash of a model; name[level] of the codecs. Items
+ * come in pairs, keys before values. */
+void tune_profile(const tune_item *items, int n, const char name[][TUNE_NAME], cli_text *text);
+
+#endif

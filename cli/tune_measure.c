@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: MIT
+ * What few bits cost, one side of one layer at a time.
+ */
+#include "tune.h"
+
+#include <jansson.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* An arm of f16 but for what the line says; or of kv alone. The strings are kept by the caller. */
+int tune_add_arm(const tuner *t, quality_arm *arm, const char *name, const char *kv, const char *line, const char *text)
+{
+    kv_settings s = t->set->kv;
+    s.kv = kv, s.sink = s.recent = -1;
+    if (line) s.layers.item[s.layers.n++] = line;
+    s.profile_text = text;
+    *arm = (quality_arm){.rows = QUALITY_BATCH};
+    snprintf(arm->name, sizeof arm->name, "%s", name);
+    return kv_choice_make(&arm->choice, &s);
+}
+
+/* Runs arms over chunks first .. first + n - 1 of the text. */
+int tune_run_arms(tuner *t, quality_run *run, int first, int n)
+{
+    run->set = &t->q, run->s = &t->s;
+    run->in = t->text, run->in.chunk = t->text.chunk + first, run->in.n_chunks = n;
+    quality_arm_plain(&run->reference, "llama-f16", QUALITY_BATCH);
+    quality_arm_plain(&run->prefill, "ordinary prefill", QUALITY_PREFILL);
+    quality_arm_plain(&run->floor, "floor", 0);
+    int code = quality_run_all(run);
+    for (int i = 0; i < run->n_arms && code == CLI_GO && !cli_interrupted(); i++)
+        if (run->arm[i].failure[0]) code = CLI_CANNOT;
+    return code == CLI_GO && cli_interrupted() ? CLI_DONE : code;
+}
+
+void tune_free_arms(quality_run *run)
+{
+    for (int i = 0; i < run->n_arms; i++) quality_arm_free(&run->arm[i]);
+    quality_arm_free(&run->reference);
+    quality_arm_free(&run->prefill);
+    quality_arm_free(&run->floor);
+    free(run->arm);
+}
+
+double tune_loss_of(const quality_arm *arm)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < arm->n_points; i++) sum += arm->point[i].kld / (double)arm->n_points;
+    return sum;
+}
+
+/* ---- sensitivities ----------------------------------------------------------------------------------------------------------- */
+
+/* Arms of single sides, then of all layers' keys and all layers' values at each level. */
+static int measure_arms(tuner *t, quality_run *run)
+{
+    int code = CLI_GO;
+    char name[80], kv[2 * TUNE_NAME], line[2 * TUNE_NAME];
+    const char *probe = t->name[t->probe];
+    for (int i = 0; i < t->n && code == CLI_GO; i++) {
+        const bool keys = t->item[i].side == KVF_K;
+        snprintf(name, sizeof name, "%s of layer %d", keys ? "keys" : "values", t->item[i].layer);
+        snprintf(line, sizeof line, "%d=%s/%s", t->item[i].layer, keys ? probe : "f16", keys ? "f16" : probe);
+        code = tune_add_arm(t, &run->arm[run->n_arms], name, "f16/f16", line, NULL);
+        run->arm[run->n_arms].choice.k = run->arm[run->n_arms].choice.v = "f16";
+        run->n_arms += code == CLI_GO;
+    }
+    for (int i = 0; i < 2 * t->levels && code == CLI_GO; i++) {
+        const bool keys = i < t->levels;
+        const char *level = t->name[i % t->levels];
+        snprintf(kv, sizeof kv, "%s/%s", keys ? level : "f16", keys ? "f16" : level);
+        code = tune_add_arm(t, &run->arm[run->n_arms], kv, kv, NULL, NULL);
+        run->n_arms += code == CLI_GO;
+    }
+    return code;
+}
+
+/* Losses never grow with bits: what noise makes of two that are nearly equal is taken out. */
+static void take_measures(tuner *t, const quality_run *run)
+{
+    for (int side = 0; side < 2; side++) {
+        const quality_arm *all = run->arm + t->n + side * t->levels;
+        const double probe = fmax(tune_loss_of(&all[t->probe]), 1e-12);
+        for (int b = 0; b < t->levels; b++) t->ratio[side][b] = fmax(tune_loss_of(&all[b]), 1e-12) / probe;
+        for (int b = 1; b < t->levels; b++) t->ratio[side][b] = fmin(t->ratio[side][b], t->ratio[side][b - 1]);
+    }
+    for (int i = 0; i < t->n; i++) {
+        tune_item *item = &t->item[i];
+        item->sensitivity = fmax(tune_loss_of(&run->arm[i]), 1e-9);
+        for (int b = 0; b < t->levels; b++) item->loss[b] = item->sensitivity * t->ratio[item->side == KVF_V][b];
+    }
+}
+
+int tune_measure(tuner *t)
+{
+    quality_run run = {.arm = cli_alloc((size_t)(t->n + 2 * t->levels), sizeof *run.arm)};
+    int code = measure_arms(t, &run);
+    if (code == CLI_GO) code = tune_run_arms(t, &run, 0, (int)t->set->chunks);
+    if (code == CLI_GO) take_measures(t, &run);
+    tune_free_arms(&run);
+    return code;
+}
+
+/* ---- measured before ---------------------------------------------------------------------------------------------------------- */
+
+static int unlike(const char *path, const char *what)
+{
+    cli_error("--measured: '%s' %s", path, what);
+    return CLI_CANNOT;
+}
+
+static int take_row(tuner *t, const json_t *row)
+{
+    const kvf_side side = strcmp(result_string(row, "name"), "keys") == 0 ? KVF_K : KVF_V;
+    for (int i = 0; i < t->n; i++) {
+        tune_item *item = &t->item[i];
+        if (item->layer != (int32_t)result_real(row, "layer") || item->side != side) continue;
+        item->sensitivity = result_real(row, "kld_mean");
+        return item->sensitivity > 0;
+    }
+    return 0;
+}
+
+static int take_ratio(tuner *t, const json_t *ratio)
+{
+    const int side = strcmp(result_string(ratio, "side"), "values") == 0;
+    for (int b = 0; b < t->levels; b++) {
+        if (t->bits[b] != (int)result_real(ratio, "bits")) continue;
+        t->ratio[side][b] = result_real(ratio, "ratio");
+        return t->ratio[side][b] > 0;
+    }
+    return 0;
+}
+
+int tune_read_measured(tuner *t, const char *path)
+{
+    int code = CLI_GO, rows = 0, ratios = 0;
+    size_t i;
+    json_t *one, *o = result_read(path, &code);
+    if (!o) return code;
+    const json_t *run = json_array_get(json_object_get(o, "runs"), 0);
+    if (strcmp(result_string(o, "kind"), "sensitivity") != 0) code = unlike(path, "is no result of kvfold tune");
+    if (code == CLI_GO && strcmp(result_string(run, "probe"), t->name[t->probe]) != 0)
+        code = unlike(path, "was measured with other codecs; --codec and --probe must be the same");
+    json_array_foreach(json_object_get(o, "rows"), i, one) rows += take_row(t, one);
+    json_array_foreach(json_object_get(run, "ratios"), i, one) ratios += take_ratio(t, one);
+    if (code == CLI_GO && (rows != t->n || ratios < 2 * t->levels)) code = unlike(path, "is of another model, or of fewer bits");
+    for (int k = 0; k < t->n; k++)
+        for (int b = 0; b < t->levels; b++) t->item[k].loss[b] = t->item[k].sensitivity * t->ratio[t->item[k].side == KVF_V][b];
+    json_decref(o);
+    return code;
+}

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# kvfold tune from outside, on a small generated model that reads bytes; and the profile in use.
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+model=$work/model.gguf other=$work/other.gguf text=$work/text profile=$work/p.profile
+"$KVFOLD_BIN/gen-model" --bytes llama-64 "$model" f32 && "$KVFOLD_BIN/gen-model" --bytes llama-64 "$other" bf16
+ferries >"$text"
+base=(tune -m "$model" -f "$text" -t 1 -c 256 --score 96)
+
+# Wrong use: one sentence each.
+refuses no_target 1 "one target is needed" "${base[@]}"
+refuses two_targets 1 "one target is needed" "${base[@]}" --bits 3 --bytes 1MiB
+refuses few_bits 1 "0.5 is not between the 1 and 6" "${base[@]}" --bits 0.5
+refuses many_bits 1 "6.5 is not between the 1 and 6" "${base[@]}" --bits 6.5
+refuses odd_size 1 "'1Mib' is no size" "${base[@]}" --bytes 1Mib
+refuses odd_codec 1 "nothing has fewer than two levels" "${base[@]}" --bits 3 --codec nothing
+refuses short_text 2 "fewer than the context|enough for" "${base[@]}" --bits 3 --slice 0:300
+
+# Sensitivities of all sides, a gain on held-out text that is bounded, and a profile of no more bytes than the target.
+succeeds tune "${base[@]}" --bits 3 --write "$profile" --save "$work/r.json" --json
+json tune_rows 'o["kind"] == "sensitivity" and len(o["rows"]) == 8 and all(r["kld_mean"] > 0 for r in o["rows"]) and
+    {(r["name"], r["layer"]) for r in o["rows"]} == {(s, l) for s in ("keys", "values") for l in range(4)}'
+json tune_budget 'sum(r["bits"] for r in o["rows"]) <= 24 and len({r["bits"] for r in o["rows"]}) > 1'
+json tune_gains 'all(g["low"] <= g["gain"] and abs(g["bits"] - g["bits_uniform"]) <= 0.25 for g in o["runs"][0]["gains"]) and
+    {g["rule"] for g in o["runs"][0]["gains"]} == {"greedy", "ratequant"}'
+holds profile_names_model grep -Eq "^model [0-9a-f]{16}$" "$profile"
+if command -v gnuplot >/dev/null; then
+    succeeds report report "$work/r.json" -o "$work/page"
+    holds report_draws test -s "$work/page/layers-1.svg"
+fi
+
+# Other targets from the same measurements, without reading the text again for them.
+succeeds measured "${base[@]}" --bits 2.5 --measured "$work/r.json" --held-out 0 --rule ratequant --json
+json measured_budget 'sum(r["bits"] for r in o["rows"]) <= 20 and o["runs"][0]["gains"] == []'
+size=$("$kvfold" plan "$model" -c 4096 --kv turbo3/turbo3 --json | python3 -c 'import json, sys; print(json.load(sys.stdin)["bytes_total"])')
+succeeds bytes "${base[@]}" --bytes "${size}B" --tokens 4096 --measured "$work/r.json" --held-out 0 --write "$work/b.profile"
+kv plan "$model" -c 4096 --profile "$work/b.profile" --json
+json bytes_fit "0.9 * $size < o['bytes_total'] <= $size"
+refuses measured_otherwise 2 "was measured with other codecs" "${base[@]}" --bits 3 --codec uni --least 2 --measured "$work/r.json"
+refuses measured_what 3 "." "${base[@]}" --bits 3 --measured "$text"
+
+# The profile in use.
+use=(run "${quick[@]}" --raw -p "The ferry left" -n 4 -c 512 --json)
+succeeds run "${use[@]}" -m "$model" --profile "$profile"
+json run_uses_it 'o["kv"]["layers"].count("turbo") >= 4 and abs(o["kv"]["bits_code"] - 3.25) < 0.3'
+succeeds run_other "${use[@]}" -m "$other" --profile "$profile"
+holds other_weights grep -q "was made for other weights" "$work/err"
+succeeds quality quality -m "$model" -f "$text" -t 1 -c 320 --floor 0 --kv "@$profile,turbo3/turbo3" --json
+json quality_arms '[a["name"][0] for a in o["arms"] if not a["libllama"]] == ["@", "t"]'
+printf '# kvfold profile 1\nkv f16/f16\n99=q8_0\n' >"$work/far"
+refuses far_layer 1 "the model has no layer 99" "${use[@]}" -m "$model" --profile "$work/far"
+refuses no_profile 3 "is no profile" "${use[@]}" -m "$model" --profile "$text"
+refuses missing 2 "No such file" "${use[@]}" -m "$model" --profile "$work/nothing"
+finish
