@@ -17,6 +17,9 @@
 /* Below this rank correlation a score says little of what attention will look at. */
 static const double RANKS_LITTLE = 0.3;
 
+/* What is less is drawn here: nobody can tell on a logarithmic axis. */
+static const double PROFILE_LEAST = 0.01;
+
 typedef struct view {
     const char *path;
     kvf_llama_calibration *c;
@@ -200,7 +203,7 @@ static void add_profile(plot *p, const char *name, const float *x, int32_t n, bo
     plot_series *s = x ? plot_series_named(p, name, PLOT_LINES) : NULL;
     for (int32_t i = 0; s && i < n; i++) {
         double y = absolute ? fabs((double)x[i]) : (double)x[i];
-        y = y > 1e-6 ? y : 1e-6;
+        y = y > PROFILE_LEAST ? y : PROFILE_LEAST;
         plot_add(s, i, y, y, y, NULL);
     }
 }

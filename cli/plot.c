@@ -171,7 +171,7 @@ static ranges find_ranges(const plot *p)
             widen(&r.y, spread ? s->point[k].high : s->point[k].y, false);
         }
     r.x = with_room(r.x, p->log_x, false, room_x[kind_of(p)]);
-    r.y = with_room(r.y, p->log_y, kind_of(p) != PLOT_HEAT, room_y[kind_of(p)]);
+    r.y = with_room(r.y, p->log_y, kind_of(p) != PLOT_HEAT && r.y.min >= 0, room_y[kind_of(p)]);
     return r;
 }
 

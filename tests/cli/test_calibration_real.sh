@@ -1,0 +1,28 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# A calibration file on the two real models, f32 weights: learnt from a little of slice C, judged on the start of slice A. Key stages from the file lose
+# less than none. (Limits are loose: few positions; docs/calibration.md has the whole figures.)
+. "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+text=${KVFOLD_TEXT:-}
+wide() { ls "${KVFOLD_MODELS:-/nonexistent}"/*"$1"*f32*.gguf 2>/dev/null | grep -v bias | head -1; }
+if [ ! -e "$text" ] || [ -z "$(wide smollm2)" ] || [ -z "$(wide gemma)" ]; then
+    skip models
+    exit 77
+fi
+
+# real NAME MODEL SHARE RANK: the file's share of the loss without stages that is allowed; least rank correlation of the queries' direction.
+real() {
+    local name=$1 model=$2 file=$work/$1.gguf
+    succeeds "${name}_calibrate" calibrate -m "$model" -f "$text" --slice 1000000:16384 -c 512 --chunks 2 -t 1 -o "$file"
+    kv inspect "$file" --json
+    json "${name}_ranks" "(lambda h: sum(x['rank']['q'] for x in h) / len(h) > $4 and
+        sum(x['rank']['q'] for x in h) > sum(x['rank']['k'] for x in h) + len(h) * 0.2)([x for l in layers for x in l['heads']])"
+    succeeds "${name}_quality" quality -m "$model" -f "$text" --slice 300000:16384 -c 576 --score 320 -t 1 --floor 0 --calibration "$file" --json \
+        --kv uni4/uni4,uni4:centre=none,scale=none/uni4,turbo3/turbo3,turbo3:centre=none,scale=none/turbo3
+    json "${name}_file_helps" "(lambda k: k[0] < $3 * k[1] and k[2] < $3 * k[3] and min(k) > 1e-4)(
+        [a['kld']['mean'] for a in o['arms'] if not a['libllama']])"
+}
+real smollm2 "$(wide smollm2)" 0.9 0.5
+real gemma "$(wide gemma)" 0.6 0.25
+finish
