@@ -66,7 +66,7 @@ static int check(const calibrate_settings *set)
 {
     if (!set->model) return missing("-m FILE");
     if (set->files.n == 0) return missing("-f TEXT");
-    return set->out ? calibrate_writable(set->out) : missing("-o FILE");
+    return set->out ? cli_save_check(set->out) : missing("-o FILE");
 }
 
 /* Bytes of all files, one after another. */

@@ -109,8 +109,6 @@ typedef struct calibrate_about {
     int32_t positions, context;
 } calibrate_about;
 
-/* Could it be written? Better said before a long run than after it. CLI_GO, or CLI_CANNOT after a sentence. */
-int calibrate_writable(const char *path);
 /* CLI_GO or an exit code after a sentence. result[n_layers], zeros for layers that own no keys. */
 int calibrate_write(const char *path, const calibrate_collection *c, const calibrate_result *result, const calibrate_books *books,
                     const calibrate_about *about);

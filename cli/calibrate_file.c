@@ -6,7 +6,6 @@
 #include <ggml.h>
 #include <gguf.h>
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,34 +116,6 @@ static void put_sum(char *bytes, size_t size)
     memcpy(bytes + at, digits, n);
 }
 
-int calibrate_writable(const char *path)
-{
-    cli_text part = {0};
-    cli_text_format(&part, "%s.part", path);
-    FILE *f = fopen(part.data, "wb");
-    if (!f) cli_error("cannot write '%s': %s", path, strerror(errno));
-    if (f) fclose(f), remove(part.data);
-    cli_text_free(&part);
-    return f ? CLI_GO : CLI_CANNOT;
-}
-
-static int save(const char *path, const char *bytes, size_t size)
-{
-    cli_text part = {0};
-    cli_text_format(&part, "%s.part", path);
-    FILE *f = fopen(part.data, "wb");
-    bool good = f && fwrite(bytes, 1, size, f) == size;
-    int error = errno;
-    if (f && fclose(f) != 0 && good) good = false, error = errno;
-    if (good && rename(part.data, path) != 0) good = false, error = errno;
-    if (!good) {
-        cli_error("cannot write '%s': %s", path, strerror(error));
-        if (f) remove(part.data);
-    }
-    cli_text_free(&part);
-    return good ? CLI_GO : CLI_CANNOT;
-}
-
 int calibrate_write(const char *path, const calibrate_collection *c, const calibrate_result *result, const calibrate_books *books,
                     const calibrate_about *about)
 {
@@ -161,7 +132,7 @@ int calibrate_write(const char *path, const calibrate_collection *c, const calib
         if (result[il].arrays) add_layer(&w, il, &c->layer[il].info, &result[il], books);
     char *bytes = to_bytes(&w, &size);
     put_sum(bytes, size);
-    int code = save(path, bytes, size);
+    int code = cli_save(path, bytes, size);
     free(bytes), free((void *)w.data);
     gguf_free(w.g);
     ggml_free(w.shapes);

@@ -208,6 +208,13 @@ static void add_profile(plot *p, const char *name, const float *x, int32_t n, bo
     }
 }
 
+static int draw_one(plot *p, const char *folder)
+{
+    const plot_end end = plot_draw(p, folder); /* has said why not */
+    plot_free(p);
+    return end == PLOT_DRAWN ? CLI_GO : CLI_CANNOT;
+}
+
 static int draw_channels(const view *v, int32_t il, const char *folder)
 {
     const kvf_calibrated_layer *l = kvf_llama_calibration_layer(v->c, il);
@@ -226,9 +233,7 @@ static int draw_channels(const view *v, int32_t il, const char *folder)
             add_profile(&p, name, arrays[i] ? arrays[i] + at : NULL, l->k_dim, i == 0);
         }
     }
-    int code = plot_draw(&p, folder);
-    plot_free(&p);
-    return code;
+    return draw_one(&p, folder);
 }
 
 static int draw_ranks(const view *v, const char *folder)
@@ -246,9 +251,7 @@ static int draw_ranks(const view *v, const char *folder)
                 low = fmin(low, rank_of(v, il, s, h)), high = fmax(high, rank_of(v, il, s, h));
             if (l) plot_add(plot_series_named(&p, names[s], PLOT_LINES), il, mean_rank(v, il, s, l->kv_heads), low, high, NULL);
         }
-    int code = plot_draw(&p, folder);
-    plot_free(&p);
-    return code;
+    return draw_one(&p, folder);
 }
 
 static int draw(const view *v, const char *folder)

@@ -6,7 +6,6 @@
 
 #include <jansson.h>
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -72,7 +71,8 @@ static int check(const tune_settings *set)
     if (set->files.n == 0) return wrong("-f TEXT is missing: kvfold tune -m model.gguf -f text.txt --bits 3");
     if ((set->bits > 0) == (set->bytes != NULL)) return wrong("one target is needed: --bits N or --bytes SIZE");
     if (set->least > set->most) return wrong("--least is above --most");
-    return result_check(&set->out);
+    int code = set->profile ? cli_save_check(set->profile) : CLI_GO;
+    return code == CLI_GO ? result_check(&set->out) : code;
 }
 
 /* Levels of the family that fit keys and values of every layer. */
@@ -128,13 +128,9 @@ static int write_profile(const tuner *t)
     tune_profile(t->item, t->n, (const char(*)[TUNE_NAME])t->name, &out);
     cli_text_format(&out, "model %016llx\n# %s, %lld bytes in 64 tokens of all layers, by %s\n", (unsigned long long)hash,
                     t->set->model, (long long)tune_bytes(t->item, t->n), t->set->rule);
-    FILE *f = fopen(t->set->profile, "wb");
-    bool good = f && fwrite(out.data, 1, out.length, f) == out.length;
-    int failed = errno;
-    if (f && fclose(f) != 0) good = false, failed = errno;
-    if (!good) cli_error("cannot write '%s': %s", t->set->profile, strerror(failed));
+    int code = cli_save(t->set->profile, out.data, out.length);
     cli_text_free(&out);
-    return good ? CLI_GO : CLI_CANNOT;
+    return code;
 }
 
 static void add_rows(tuner *t)

@@ -21,7 +21,7 @@ printf x >"$work/one"
 refuses one_token 2 "the text has [12] tokens?; at least 64 are needed" "${base[@]}" -f "$work/one" -o "$file"
 refuses missing_text 2 "No such file" "${base[@]}" -f "$work/nothing" -o "$file"
 holds wrote_nothing test ! -e "$file" -a ! -e "$file.part"
-refuses no_folder 2 "cannot write" "${base[@]}" -f "$text" -o "$work/none/c.gguf"
+refuses no_folder 2 "cannot save" "${base[@]}" -f "$text" -o "$work/none/c.gguf"
 
 # A file, and the same one again; another seed gives another.
 succeeds calibrate "${base[@]}" -f "$text" -o "$file" --codebooks 4x4
