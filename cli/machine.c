@@ -7,6 +7,7 @@
 #include <jansson.h>
 #include <kvfold.h>
 #include <llama.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -26,22 +27,63 @@ static const char *processor_name(char *name, size_t size)
     return name;
 }
 
+enum { PROCESSORS_MOST = 1024, CACHES_MOST = 64, INDEXES = 8 };
+
+/* The first line of a file of one cache of one processor, "" when there is none. */
+static const char *cache_file(const char *folder, int cpu, int index, const char *name, char *line, int size)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/cpu%d/cache/index%d/%s", folder, cpu, index, name);
+    FILE *f = fopen(path, "r");
+    if (!f || !fgets(line, size, f)) line[0] = '\0';
+    if (f) fclose(f);
+    line[strcspn(line, "\n")] = '\0';
+    return line;
+}
+
+static size_t cache_bytes(const char *text)
+{
+    char unit = 0;
+    unsigned long size = 0;
+    if (sscanf(text, "%lu%c", &size, &unit) < 1) return 0;
+    return (size_t)size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0);
+}
+
+/* Index of the highest level that this processor has, -1: none. */
+static int last_level(const char *folder, int cpu)
+{
+    char line[32];
+    int best = -1, level = 0;
+    for (int i = 0; i < INDEXES; i++) {
+        int found = atoi(cache_file(folder, cpu, i, "level", line, sizeof line));
+        if (found > level) level = found, best = i;
+    }
+    return best;
+}
+
+/* Machines have one for each socket or group of cores: those that different processors share are counted once each. */
+size_t machine_caches_below(const char *folder)
+{
+    char seen[CACHES_MOST][128], shared[128], size[32];
+    size_t total = 0;
+    int n = 0;
+    for (int cpu = 0; cpu < PROCESSORS_MOST && n < CACHES_MOST; cpu++) {
+        int index = last_level(folder, cpu), at = 0;
+        if (index < 0) continue;
+        if (!cache_file(folder, cpu, index, "shared_cpu_list", shared, sizeof shared)[0])
+            snprintf(shared, sizeof shared, "%d", cpu);
+        while (at < n && strcmp(seen[at], shared) != 0) at++;
+        if (at < n) continue;
+        memcpy(seen[n++], shared, sizeof shared);
+        total += cache_bytes(cache_file(folder, cpu, index, "size", size, sizeof size));
+    }
+    return total;
+}
+
 size_t machine_last_level_cache(void)
 {
-    size_t most = 0;
-    for (int i = 0; i < 8; i++) {
-        char path[96], unit = 0;
-        unsigned long size;
-        snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu0/cache/index%d/size", i);
-        FILE *f = fopen(path, "r");
-        if (!f) continue;
-        if (fscanf(f, "%lu%c", &size, &unit) >= 1) {
-            size_t bytes = (size_t)size << (unit == 'K' ? 10 : unit == 'M' ? 20 : 0);
-            if (bytes > most) most = bytes;
-        }
-        fclose(f);
-    }
-    return most ? most : (size_t)64 << 20;
+    size_t total = machine_caches_below("/sys/devices/system/cpu");
+    return total ? total : (size_t)64 << 20;
 }
 
 json_t *machine_json(void)
