@@ -147,6 +147,7 @@ static int judge(const quality_run *run)
     for (int i = 0; i < run->n_arms; i++) {
         const quality_arm *arm = &run->arm[i];
         if (arm->failure[0]) code = CLI_CANNOT;
+        if (run->answer && !arm->failure[0] && !arm->generation.done && !run->interrupted) code = CLI_CANNOT;
         if (arm->n_points > 0 && arm->bits_code > 0 && arm->body == 0)
             cli_warn("%s: %d tokens are too few for a packed block: all are exact, nothing was measured of the codec", arm->name,
                      run->in.context);
@@ -178,6 +179,13 @@ static int load(quality_run *run, quality_settings *set)
     return session_load(run->s, &load);
 }
 
+static bool anything_judged(const quality_run *run)
+{
+    for (int i = 0; i < run->n_arms; i++)
+        if (run->arm[i].n_points > 0) return true;
+    return false;
+}
+
 static int measure(quality_run *run, quality_settings *set, cli_text *raw)
 {
     int code = quality_arms_make(run->arm, &run->n_arms, set);
@@ -191,7 +199,9 @@ static int measure(quality_run *run, quality_settings *set, cli_text *raw)
     quality_arm_plain(&run->floor, "floor", (int32_t)set->floor);
     code = quality_run_all(run);
     if (code == CLI_GO && set->generate && !cli_interrupted()) quality_generate(run);
-    return code == CLI_GO ? finish(run) : code;
+    if (code != CLI_GO && !anything_judged(run)) return code;
+    int printed = finish(run); /* what is finished is not lost with a reference that fails later */
+    return code == CLI_GO ? printed : code;
 }
 
 static void free_run(quality_run *run)

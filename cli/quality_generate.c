@@ -237,6 +237,8 @@ static void generate(quality_run *run, quality_arm *arm, progress *bar)
         arm->generation.done = ask_all(w, bar);
         quality_arm_close(arm);
     }
+    if (arm != &run->reference && !arm->generation.done && !cli_interrupted())
+        cli_error("--generate: %s cannot write: %s", arm->name, arm->failure[0] ? arm->failure : "unknown reason");
     cli_text_free(&w->text);
     free(w);
 }
@@ -247,6 +249,9 @@ void quality_generate(quality_run *run)
     run->answer = cli_alloc(QUESTIONS, sizeof *run->answer);
     quality_arm_close(&run->reference);
     generate(run, &run->reference, &bar);
+    if (!run->reference.generation.done && !cli_interrupted())
+        cli_error("--generate: the reference cannot write, so nothing was asked: %s",
+                  run->reference.failure[0] ? run->reference.failure : "unknown reason");
     for (int i = 0; i < run->n_arms && run->reference.generation.done; i++)
         if (!run->arm[i].failure[0] && !cli_interrupted()) generate(run, &run->arm[i], &bar);
     progress_end(&bar);

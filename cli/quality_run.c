@@ -65,6 +65,8 @@ static bool judge_rows(lockstep *l, int chunk, int32_t from, int32_t to, quality
         if (!logits) fail(&run->reference, "no logits at position %d", pos);
         if (!alive(&run->reference)) return false;
         quality_reference_set(&l->reference, logits);
+        if (!isfinite(l->reference.log_sum)) fail(&run->reference, "its logits at position %d are not finite", pos);
+        if (!alive(&run->reference)) return false;
         for (int i = 0; i < n; i++)
             if (alive(arm[i])) judge(l, arm[i], pos, (int64_t)chunk * run->in.score + pos - first, next);
     }
@@ -120,7 +122,8 @@ static void clear_all(lockstep *l)
         if (alive(&l->arm[i])) quality_arm_clear(&l->arm[i]);
 }
 
-/* CLI_GO, also when interrupted, or an exit code after a sentence: without the reference there is nothing to say. */
+/* CLI_GO, also when interrupted, or an exit code after a sentence: without the reference nothing more can be said, and what was said
+ * stays. */
 static int run_chunks(lockstep *l)
 {
     quality_run *run = l->run;
@@ -228,6 +231,16 @@ static void open_control(quality_run *run, quality_arm *arm)
     make_points(run, arm);
 }
 
+/* Arms that it left without a single position. */
+static void blame_reference(quality_run *run)
+{
+    for (int i = 0; i < run->n_arms; i++) {
+        quality_arm *arm = &run->arm[i];
+        if (arm->n_points == 0 && !arm->failure[0])
+            snprintf(arm->failure, sizeof arm->failure, "the reference failed: %.500s", run->reference.failure);
+    }
+}
+
 int quality_run_all(quality_run *run)
 {
     int64_t start = llama_time_us();
@@ -239,6 +252,7 @@ int quality_run_all(quality_run *run)
     open_control(run, &run->prefill);
     if (run->set->floor > 0) open_control(run, &run->floor);
     int code = run_groups(run);
+    if (code != CLI_GO) blame_reference(run);
     run->interrupted = cli_interrupted();
     run->seconds = (double)(llama_time_us() - start) * 1e-6;
     return code;

@@ -31,6 +31,26 @@ refuses quality_slice_no_number 1 "--slice: '1:99999999999999999999'" "${base[@]
 refuses quality_save_nowhere 2 "cannot save '$work/none/x'" "${base[@]}" -f "$text" --save "$work/none/x"
 refuses quality_save_folder 2 "it is a directory" "${base[@]}" -f "$text" --save "$work"
 
+# A reference that fails in the second chunk: the first one is printed, the reference is blamed and not the arms, and the exit code is 3.
+# The model is made here: random weights, a vocabulary of bytes, and no number for one letter.
+"$KVFOLD_BIN/gen-model" --bytes llama-64 "$work/bytes.gguf" >"$work/out" 2>"$work/err" || not_ok quality_bytes_model
+cp "$work/bytes.gguf" "$work/poisoned.gguf"
+python3 "$here/poison.py" "$work/poisoned.gguf" "<0x5A>" || not_ok quality_poisoned_model
+head -c 300 "$text" >"$work/late"
+printf ' Z ' >>"$work/late"
+tail -c 300 "$text" >>"$work/late"
+kv quality -m "$work/poisoned.gguf" -t 1 -f "$work/late" -c 256 --score 64 --chunks 2 --floor 0 --kv llama-q8_0,llama-q4_0 --json
+holds quality_late_failure_code test "$rc" -eq 3
+json quality_late_failure '[a["positions"] for a in o["arms"]] == [64, 64] and not any("failure" in a or a["complete"] for a in o["arms"])'
+holds quality_late_failure_said grep -q "the reference cannot go on: its logits at position [0-9]* are not finite" "$work/err"
+kv quality -m "$work/poisoned.gguf" -t 1 -f "$work/late" -c 256 --score 64 --chunks 2 --floor 0 --kv llama-q8_0,llama-q4_0 --resident 1 --json
+json quality_late_failure_passes '[a["positions"] for a in o["arms"]] == [64, 0] and "the reference failed" in o["arms"][1]["failure"] and "failure" not in o["arms"][0]'
+# What the reference cannot do at all is said: with bytes for tokens the questions are too long.
+kv quality -m "$work/bytes.gguf" -t 1 -f "$text" -c 256 --score 64 --floor 0 --kv q8_0/q8_0 --generate --json
+holds quality_generate_failure_code test "$rc" -eq 2
+holds quality_generate_failure_said grep -q "generate: the reference cannot write.*more than 1400 tokens" "$work/err"
+json quality_generate_failure_rest 'o["arms"][0]["positions"] == 64 and "generation" not in o["arms"][0]'
+
 if [ -z "$smollm2" ]; then
     skip quality_with_a_model
     finish
