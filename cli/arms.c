@@ -74,8 +74,9 @@ static int add(cli_arms *arms, const char *text, size_t n, const kv_settings *ot
         return CLI_USAGE;
     }
     int code = cli_arm_make(&arms->arm[arms->n], text, n, others);
-    if (code == CLI_GO) arms->n++;
-    return code;
+    if (code != CLI_GO) return code;
+    snprintf(arms->name[arms->n++], CLI_ARM_NAME, "%.*s", (int)n, text);
+    return CLI_GO;
 }
 
 /* A choice points into itself, so it stays where it was made. */

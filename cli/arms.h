@@ -10,6 +10,7 @@ enum { CLI_ARMS_MOST = 64, CLI_ARM_NAME = 256 };
 
 typedef struct cli_arms {
     kv_choice arm[CLI_ARMS_MOST];
+    char name[CLI_ARMS_MOST][CLI_ARM_NAME]; /* as written */
     int n;
 } cli_arms;
 

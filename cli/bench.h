@@ -45,6 +45,7 @@ typedef struct bench_arm {
     float *(*output)(void *self, int layer); /* [q_heads][head_dim] of the last run */
     /* The K and V that the arm really holds, decoded: k, v[context][head_dim] of one KV head. 0, or -1 on failure. */
     int (*decode)(void *self, int layer, int head, float *k, float *v);
+    bool (*failed)(void *self); /* NULL: cannot */
     void (*release)(void *self);
 } bench_arm;
 
@@ -63,10 +64,11 @@ int bench_peer_create(int i, const bench_data *d, size_t pool, bench_arm *arm, c
 size_t bench_peer_bytes(int i, const bench_shape *shape, size_t pool);
 
 /* Our own, through the public API. 0 when *arm is ready, -1 with a sentence in error. */
-int bench_fold_create(const kv_choice *choice, const bench_data *d, size_t pool, bench_arm *arm, char *error, size_t error_size);
+int bench_fold_create(const kv_choice *choice, const char *name, const bench_data *d, size_t pool, bench_arm *arm, char *error,
+                      size_t error_size);
 
-/* "uni4/uni4", with S and R where they are not the usual ones. */
-void bench_fold_name(const kv_choice *choice, char *name, size_t size);
+/* The fields of a row that say which cache of ours it is: k, v, sink, window, exact_bits, evict, layers, preset. */
+void bench_fold_fields(const kv_choice *choice, struct json_t *row);
 
 /* Reads a buffer of `bytes` bytes once and does nothing else: the limit set by memory. */
 int bench_read_create(size_t bytes, int threads, bench_arm *arm);
@@ -81,6 +83,7 @@ typedef struct bench_plan {
     const cli_arms *arms;
     size_t pool; /* bytes that the inputs of a row outgrow */
     int samples;
+    uint64_t seed;
     struct json_t *result; /* receives runs and rows */
     bool refused, wrong;   /* a row of ours was */
 } bench_plan;
@@ -94,10 +97,18 @@ int bench_stop(void *user);
 
 /* Lines about noise, memory and load, the same for every sub-command. */
 void bench_notes(struct json_t *run, const trial *t);
+/* Those about the load alone. */
+void bench_load_notes(struct json_t *run, const measure_rounds *r);
 
 /* Every codec with every number of bits that its examples have, those that name no option: a list of codecs, or of arms with that
  * codec on both sides. */
 void bench_every_codec(cli_text *list, bool arms);
+
+/* --seed of every sub-command: 0 is another one each time, and the result has the one that was taken. */
+#define BENCH_SEED(S)                                                                                                            \
+    CLI_COUNT("-s --seed", S, seed, 0, UINT32_MAX, "0",                                                                          \
+              "seed of inputs, of the order in each round and of the bootstrap; 0: another one each time, which the result has")
+uint64_t bench_seed(int64_t asked);
 
 /* A comma-separated list of whole numbers. CLI_GO, or CLI_USAGE after a sentence that names `option`. */
 int bench_numbers(const char *option, const char *list, long least, long most, int *number, int *n, int room);

@@ -15,6 +15,7 @@ enum { LIST_MOST = 16 };
 
 typedef struct settings {
     int64_t q_heads, kv_heads, head_dim, samples;
+    int64_t seed;
     int64_t pool; /* MiB, 0: twice the last-level cache */
     const char *contexts, *threads, *shapes;
     const char *list; /* NULL: every codec */
@@ -44,6 +45,7 @@ static const cli_option options[] = {
         "MiB of keys and values that each row visits in turn (default: twice the last-level cache); in less, what is timed is "
         "the cache and not memory"),
     CLI_WORD("--cpu", "SET", settings, kv.cpu, "instruction set of our rows, as scalar or avx2 (default: the best present)"),
+    BENCH_SEED(settings),
     RESULT_OPTIONS(settings),
     CLI_END,
 };
@@ -65,6 +67,11 @@ typedef struct grid {
     bench_shape shape[LIST_MOST];
     int context[LIST_MOST], threads[LIST_MOST], n_shapes, n_contexts, n_threads;
 } grid;
+
+uint64_t bench_seed(int64_t asked)
+{
+    return asked ? (uint64_t)asked : 1 + (uint64_t)(measure_system.now(NULL) * 1e9) % UINT32_MAX;
+}
 
 int bench_numbers(const char *option, const char *list, long least, long most, int *number, int *n, int room)
 {
@@ -207,7 +214,9 @@ static int run(const settings *s, const grid *g, const cli_arms *arms)
     bench_plan plan = {.arms = arms,
                        .pool = s->pool ? (size_t)s->pool << 20 : default_pool(cache, rows),
                        .samples = (int)s->samples,
-                       .result = result_new("attend", TRIAL_SEED)};
+                       .seed = bench_seed(s->seed)};
+    plan.result = result_new("attend", plan.seed);
+    result_set_cpu(plan.result, s->kv.cpu);
     if (plan.pool < cache)
         cli_warn("--pool %zu is less than the last-level cache (%s): rows are timed from the cache, as no real model does",
                  plan.pool >> 20, cli_bytes((int64_t)cache));

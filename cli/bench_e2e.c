@@ -15,7 +15,7 @@ enum { DEPTHS_MOST = 16 };
 typedef struct settings {
     cli_list models;
     const char *file, *list, *depths;
-    int64_t predict, prompt, samples, first, processes, batch, threads, pool;
+    int64_t predict, prompt, samples, first, processes, batch, threads, pool, seed;
     kv_settings kv;
     result_settings out;
 } settings;
@@ -25,22 +25,27 @@ static const cli_option options[] = {
     CLI_WORDS("-m --model", "FILE", settings, models, "model, a GGUF file; may be given several times"),
     CLI_WORD("-f --file", "FILE", settings, file, "text that fills the history (default: seeded tokens)"),
     CLI_WORD("-d --depth", "N[,N...]", settings, depths, "tokens of history; several give several tables (default 512,2048)"),
-    CLI_WORD("--kv", "K/V[,K/V...]", settings, list, "our arms, or presets (default f16/f16,kivi4/kivi4,uni4/uni4)"),
+    CLI_WORD("--kv", "K/V[,K/V...]", settings, list,
+             "our arms, or presets; sink=N, window=N and evict=POLICY:... at the end of an arm hold for it alone (default "
+             "f16/f16,kivi4/kivi4,uni4/uni4)"),
     CLI_COUNT("--sink", settings, kv.sink, 0, 64, NULL, "first tokens that stay exact (default 4)"),
     CLI_COUNT("--window --recent", settings, kv.recent, 0, 65536, NULL, "newest tokens that stay exact (default 64)"),
+    KV_WINDOW_TYPE(settings),
     CLI_COUNT("-n --predict", settings, predict, 1, 4096, "16", "tokens of one sample of decoding"),
-    CLI_COUNT("-p --prompt", settings, prompt, 1, 65536, "256", "tokens of one sample of prefill"),
+    CLI_COUNT("-p --prompt", settings, prompt, 1, 65536, NULL, "tokens of one sample of prefill (default: one batch)"),
     CLI_HEAD("how"),
     CLI_COUNT("-t --threads", settings, threads, 1, 256, NULL, "threads of all arms (default: one a core)"),
-    CLI_COUNT("-ub --ubatch-size", settings, batch, 1, 65536, "255", "rows of a batch, the same for all arms"),
+    CLI_COUNT("-ub --ubatch-size", settings, batch, 1, 65536, "255",
+              "rows of a batch, fitted to 256 times a whole number less 1, the same for all arms"),
     CLI_COUNT("--samples", settings, samples, MEASURE_SAMPLES_MIN, 200, "9", "samples of each arm, at least 9"),
-    CLI_COUNT("--first", settings, first, 1, 200, "1", "samples of the time to the first token"),
+    CLI_COUNT("--first", settings, first, 1, 200, "9", "samples of the time to the first token, after one that is not counted"),
     CLI_COUNT("--processes", settings, processes, 1, E2E_PROCESSES_MOST - 1, "1",
               "processes of each arm whose memory is measured; 5 allow a claim"),
     CLI_COUNT("--pool", settings, pool, 1, 1 << 20, NULL,
               "MiB that are summed up to find what memory gives (default: twice the last-level cache)"),
     CLI_WORD("--cpu", "SET", settings, kv.cpu, "instruction set of our arms, as scalar or avx2 (default: the best present)"),
     KV_CALIBRATION(settings),
+    BENCH_SEED(settings),
     RESULT_OPTIONS(settings),
     CLI_END,
 };
@@ -66,22 +71,32 @@ static int run_all(const settings *s, e2e_plan *plan, const int *depth, int n)
     return code;
 }
 
+/* Rows of a batch that a folded cache gets when so many are asked for, with one sequence: whole steps of the host's padding, less the
+ * row that the sequence has left over (docs/cli.md, Batches). Plain arms get the same. */
+static int64_t fitted(int64_t batch)
+{
+    enum { STEP = 256 };
+    int64_t steps = (batch + 1 + STEP / 2) / STEP;
+    return (steps > 0 ? steps : 1) * STEP - 1;
+}
+
 static int run(const settings *s, const cli_arms *arms, const int *depth, int n)
 {
     size_t cache = machine_last_level_cache();
     e2e_plan plan = {.set = {.file = s->file,
-                             .cpu = s->kv.cpu,
-                             .calibration = s->kv.calibration,
+                             .kv = &s->kv,
                              .predict = (int)s->predict,
-                             .prompt = (int)s->prompt,
+                             .prompt = (int)(s->prompt ? s->prompt : fitted(s->batch)),
                              .samples = (int)s->samples,
                              .first = (int)s->first,
                              .processes = (int)s->processes,
-                             .batch = (int)s->batch,
-                             .threads = (int)s->threads},
+                             .batch = (int)fitted(s->batch),
+                             .threads = (int)s->threads,
+                             .seed = bench_seed(s->seed)},
                      .arms = arms,
-                     .pool = s->pool ? (size_t)s->pool << 20 : 2 * cache,
-                     .result = result_new("e2e", TRIAL_SEED)};
+                     .pool = s->pool ? (size_t)s->pool << 20 : 2 * cache};
+    plan.result = result_new("e2e", plan.set.seed);
+    result_set_cpu(plan.result, s->kv.cpu);
     cli_catch_interrupt();
     int code = run_all(s, &plan, depth, n);
     return result_end(plan.result, code, plan.refused || plan.wrong, &s->out);

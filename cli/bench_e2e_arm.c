@@ -25,33 +25,51 @@ static int understood(e2e_arm *a, const char *answer)
     return fail(a, answer && strncmp(answer, "error ", 6) == 0 ? answer + 6 : "its process ended");
 }
 
+/* A list of words, NULL after the last one; numbers are written out in `text`. */
+typedef struct words {
+    const char *word[64];
+    char text[16][24];
+    int n, n_text;
+} words;
+
+static void add(words *w, const char *option, const char *value)
+{
+    if (!value) return;
+    w->word[w->n++] = option;
+    w->word[w->n++] = value;
+}
+
+static void add_number(words *w, const char *option, int64_t value)
+{
+    snprintf(w->text[w->n_text], sizeof w->text[0], "%lld", (long long)value);
+    add(w, option, w->text[w->n_text++]);
+}
+
+/* Our arm as it was written, and what holds for all of them. */
+static void add_fold(words *w, const e2e_arm *a, const kv_settings *kv)
+{
+    add(w, "--kv", a->name);
+    if (kv->sink >= 0) add_number(w, "--sink", kv->sink);
+    if (kv->recent >= 0) add_number(w, "--recent", kv->recent);
+    add(w, "--window-type", kv->window_type);
+    add(w, "--cpu", kv->cpu);
+    add(w, "--calibration", kv->calibration);
+}
+
 int e2e_start(e2e_arm *a, const e2e_settings *s, const char *model, int depth)
 {
-    char number[6][24], kv[2 * KV_SPEC + 1];
-    const char *args[32] = {"bench", "worker", "-m", model};
-    int n = 4;
-    const struct {
-        const char *option;
-        int value;
-    } counts[] = {{"--depth", depth}, {"--room", e2e_room(s)}, {"--batch", s->batch}, {"-t", s->threads}};
-    for (int i = 0; i < 4; i++) {
-        snprintf(number[i], sizeof number[i], "%d", counts[i].value);
-        args[n++] = counts[i].option;
-        args[n++] = number[i];
-    }
-    if (s->file) args[n++] = "-f", args[n++] = s->file;
-    if (a->plain) {
-        args[n++] = "--arm", args[n++] = a->plain->name;
-    } else {
-        snprintf(kv, sizeof kv, "%s/%s", a->choice->k, a->choice->v);
-        snprintf(number[4], sizeof number[4], "%d", (int)a->choice->sink);
-        snprintf(number[5], sizeof number[5], "%d", (int)a->choice->recent);
-        args[n++] = "--kv", args[n++] = kv, args[n++] = "--sink", args[n++] = number[4], args[n++] = "--recent";
-        args[n++] = number[5];
-        if (s->cpu) args[n++] = "--cpu", args[n++] = s->cpu;
-        if (s->calibration) args[n++] = "--calibration", args[n++] = s->calibration;
-    }
-    if (child_start(&a->child, args) != 0) return fail(a, strerror(errno));
+    words w = {.word = {"bench", "worker", "-m", model}, .n = 4};
+    add_number(&w, "--depth", depth);
+    add_number(&w, "--room", e2e_room(s));
+    add_number(&w, "--batch", s->batch);
+    add_number(&w, "-t", s->threads);
+    add_number(&w, "--seed", (int64_t)s->seed);
+    add(&w, "-f", s->file);
+    if (a->plain)
+        add(&w, "--arm", a->plain->name);
+    else
+        add_fold(&w, a, s->kv);
+    if (child_start(&a->child, w.word) != 0) return fail(a, strerror(errno));
     return understood(a, child_answer(&a->child));
 }
 
@@ -67,13 +85,13 @@ int e2e_ask(e2e_arm *a, const char *command)
     return a->failed[0] ? -1 : understood(a, child_ask(&a->child, "%s", command));
 }
 
-int e2e_fill(e2e_arm *a, int depth)
+int e2e_fill(e2e_arm *a, int depth, bool keep)
 {
     char command[48];
     snprintf(command, sizeof command, "prefill 0 %d", depth);
     double start = measure_system.now(NULL);
     if (e2e_ask(a, command) != 0) return -1;
-    if (a->fills < MEASURE_SAMPLES_MAX) a->first_ms[a->fills++] = 1e3 * (measure_system.now(NULL) - start);
+    if (keep && a->fills < MEASURE_SAMPLES_MAX) a->first_ms[a->fills++] = 1e3 * (measure_system.now(NULL) - start);
     return 0;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * One model at one depth: a process for each arm, which take turns sample by sample. Decoding goes on from sample to sample, all
- * arms in step; prefill is cut back to the depth before each sample. */
+ * arms in step, so that sealing is paid for where it falls due; where that was is said. Prefill is cut back to the depth before each
+ * sample. An arm that fails loses its row, not those of the others. */
 #include "bench_e2e.h"
 #include "measure_random.h"
 #include "result.h"
@@ -26,7 +27,10 @@ typedef struct run {
     e2e_arm arm[TRIAL_ROWS_MOST], twin;
     int twin_of;                        /* -1: not started */
     double shallow[2][TRIAL_ROWS_MOST]; /* us a token of candidates with next to no history: decoding, prefill; 0: unknown */
+    int shallow_marked[2];              /* rounds of that beside other load */
+    int from;                           /* tokens of history before the first round of decoding that counts */
     step step[TRIAL_ROWS_MOST + 1];
+    int batch[TRIAL_ROWS_MOST]; /* rows of a batch */
     trial trial;
     bench_arm reader;
 } run;
@@ -45,33 +49,47 @@ static void do_run(void *self)
     e2e_ask(s->arm, s->run);
 }
 
+/* A process that is gone answers at once: its times are none. */
+static int has_failed(void *self)
+{
+    return ((step *)self)->arm->failed[0] != 0;
+}
+
 static measure_arm step_arm(step *s, e2e_arm *arm, int tokens)
 {
     s->arm = arm;
-    return (measure_arm){.run = do_run, .arm = s, .calls = tokens, .prepare = do_prepare};
+    return (measure_arm){.run = do_run, .arm = s, .calls = tokens, .prepare = do_prepare, .failed = has_failed};
 }
 
-static const char *failure(const run *r)
-{
-    for (int i = 0; i < r->n; i++)
-        if (r->arm[i].failed[0]) return r->arm[i].failed;
-    return r->twin.failed[0] ? r->twin.failed : NULL;
-}
-
+/* Not 0: nothing is left to be measured. */
 static int stop(void *user)
 {
-    return cli_interrupted() || failure(user);
+    const run *r = user;
+    int alive = 0;
+    for (int i = 0; i < r->n; i++) alive += !r->arm[i].failed[0];
+    return cli_interrupted() || alive == 0;
 }
 
 /* What the arms' processes do is no load of others. */
+static int processes(const run *r, long *pid)
+{
+    int n = 0;
+    for (int i = 0; i < r->n; i++)
+        if (r->arm[i].child.pid) pid[n++] = r->arm[i].child.pid;
+    if (r->twin_of >= 0 && r->twin.child.pid) pid[n++] = r->twin.child.pid;
+    return n;
+}
+
 static void load(void *user, measure_load *l)
 {
-    const run *r = user;
     long pid[TRIAL_ROWS_MOST + 1];
-    int n = 0;
-    for (int i = 0; i < r->n; i++) pid[n++] = r->arm[i].child.pid;
-    if (r->twin_of >= 0) pid[n++] = r->twin.child.pid;
-    measure_system_load(pid, n, l);
+    measure_system_load(pid, processes(user, pid), l);
+}
+
+static double mhz(void *user)
+{
+    long pid[TRIAL_ROWS_MOST + 1];
+    return measure_system_mhz(pid, processes(user, pid));
 }
 
 static measure_io io_of(run *r)
@@ -79,6 +97,7 @@ static measure_io io_of(run *r)
     measure_io io = measure_system;
     io.load = load;
     io.stop = stop;
+    io.mhz = mhz;
     io.user = r;
     return io;
 }
@@ -97,10 +116,7 @@ static void start_arms(run *r)
             if (ours >= plan->arms->n) break;
             a->choice = &plan->arms->arm[ours];
         }
-        if (a->plain)
-            snprintf(a->name, sizeof a->name, "%s", a->plain->name);
-        else
-            bench_fold_name(a->choice, a->name, sizeof a->name);
+        snprintf(a->name, sizeof a->name, "%s", a->plain ? a->plain->name : plan->arms->name[ours]);
         cli_note("%s", a->name);
         if (r->n < TRIAL_ROWS_MOST && e2e_start(a, &plan->set, r->model, r->depth) == 0) {
             r->n++;
@@ -112,15 +128,16 @@ static void start_arms(run *r)
     }
 }
 
-/* The history into every arm, in shuffled order, each alone on the machine. */
+/* The history into every arm, in shuffled order, each alone on the machine. The first time is not counted: pages are touched and
+ * weights read then. */
 static int fill_arms(run *r)
 {
     int order[TRIAL_ROWS_MOST];
-    uint64_t seed = TRIAL_SEED;
+    uint64_t seed = r->plan->set.seed;
     for (int i = 0; i < r->n; i++) order[i] = i;
-    for (int k = 0; k < r->plan->set.first; k++) {
+    for (int k = 0; k <= r->plan->set.first; k++) {
         measure_shuffle(order, r->n, &seed);
-        for (int i = 0; i < r->n && !stop(r); i++) e2e_fill(&r->arm[order[i]], r->depth);
+        for (int i = 0; i < r->n && !stop(r); i++) e2e_fill(&r->arm[order[i]], r->depth, k > 0);
     }
     return stop(r) ? -1 : 0;
 }
@@ -133,13 +150,14 @@ static int start_twin(void *user, int i, measure_arm *twin)
     char command[48];
     json_t *report = e2e_report(&r->arm[i]);
     int behind = report ? (int)result_real(report, "held") - r->depth : 0;
+    if (r->trial.moves) r->from = r->depth + behind + MEASURE_WARM_UPS * set->predict;
     json_decref(report);
     if (r->twin_of != i) {
         if (r->twin_of >= 0) e2e_end(&r->twin);
         r->twin = (e2e_arm){.plain = r->arm[i].plain, .choice = r->arm[i].choice};
         r->twin_of = i;
-        snprintf(r->twin.name, sizeof r->twin.name, "%.70s (its twin)", r->arm[i].name);
-        if (e2e_start(&r->twin, set, r->model, r->depth) == 0 && e2e_fill(&r->twin, r->depth) == 0 && behind > 0) {
+        snprintf(r->twin.name, sizeof r->twin.name, "%s", r->arm[i].name);
+        if (e2e_start(&r->twin, set, r->model, r->depth) == 0 && e2e_fill(&r->twin, r->depth, false) == 0 && behind > 0) {
             snprintf(command, sizeof command, "decode %d", behind);
             e2e_ask(&r->twin, command);
         }
@@ -164,7 +182,6 @@ static int measure_shallow(run *r, int phase)
     measure_rounds rounds;
     measure_io io = io_of(r);
     int tokens = phase == 0 ? set->predict : set->prompt, n = 0, of[TRIAL_ROWS_MOST];
-    if (tokens > r->depth / 4) return 0; /* there is no difference to speak of */
     for (int i = 0; i < r->n; i++) {
         step *s = &r->step[i];
         if (!r->arm[i].plain) continue;
@@ -174,8 +191,9 @@ static int measure_shallow(run *r, int phase)
         arm[n].us = us[n];
         of[n++] = i;
     }
-    if (n == 0 || measure_run(&io, arm, n, MEASURE_SAMPLES_MIN, set->threads, TRIAL_SEED, &rounds) != 0) return -1;
+    if (n == 0 || measure_run(&io, arm, n, MEASURE_SAMPLES_MIN, set->threads, set->seed, &rounds) != 0) return -1;
     for (int k = 0; k < n; k++) r->shallow[phase][of[k]] = measure_median(us[k], rounds.rounds);
+    r->shallow_marked[phase] = rounds.marked;
     return stop(r) ? -1 : 0;
 }
 
@@ -196,7 +214,12 @@ static void set_up_trial(run *r, int phase)
 {
     const e2e_settings *set = &r->plan->set;
     trial *t = &r->trial;
-    *t = (trial){.n_rows = r->n, .threads = set->threads, .samples = set->samples, .moves = phase == 0, .label = PHASE[phase]};
+    *t = (trial){.n_rows = r->n,
+                 .threads = set->threads,
+                 .samples = set->samples,
+                 .seed = set->seed,
+                 .moves = phase == 0,
+                 .label = PHASE[phase]};
     t->twin = start_twin;
     t->user = r;
     t->reader = (measure_arm){.run = r->reader.run, .arm = r->reader.self, .calls = 1};
@@ -209,7 +232,7 @@ static void set_up_trial(run *r, int phase)
             snprintf(s->run, sizeof s->run, "decode %d", set->predict);
         else
             snprintf(s->run, sizeof s->run, "prefill %d %d", r->depth, set->prompt);
-        snprintf(t->row[i].name, sizeof t->row[i].name, "%s", r->arm[i].name);
+        snprintf(t->row[i].name, sizeof t->row[i].name, "%.95s", r->arm[i].name);
         t->row[i].candidate = r->arm[i].plain != NULL;
         t->row[i].arm = step_arm(s, &r->arm[i], phase == 0 ? set->predict : set->prompt);
     }
@@ -221,6 +244,7 @@ static void find_bytes(run *r)
     for (int i = 0; i < r->n; i++) {
         json_t *o = e2e_report(&r->arm[i]);
         if (!o) continue;
+        r->batch[i] = (int)result_real(o, "batch");
         r->trial.row[i].bytes =
             weights_read(r->model, result_real(o, "weights")) + result_real(o, "accounted") + result_real(o, "host");
         json_decref(o);
@@ -245,10 +269,36 @@ static void put_bytes(json_t *o, const json_t *report, const char *key)
     json_object_set_new(o, key, value ? json_incref((json_t *)(uintptr_t)value) : json_null());
 }
 
+static json_t *numbers(const double *x, int n)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(list, cli_json_real(x[i]));
+    return list;
+}
+
+/* Time to the first token, and against that of the baseline; the samples of all arms were taken in turns. */
+static void add_first(const e2e_arm *a, const e2e_arm *base, uint64_t seed, json_t *o)
+{
+    measure_summary s;
+    measure_ratio ratio;
+    json_object_set_new(o, "first_samples", json_integer(a->fills));
+    if (a->fills == 0 || a->fills != base->fills) return;
+    measure_summarise(a->first_ms, a->fills, &s);
+    measure_compare(base->first_ms, a->first_ms, a->fills, 0, seed, &ratio);
+    json_object_set_new(o, "first_ms", cli_json_real(s.median));
+    json_object_set_new(o, "first_ms_min", cli_json_real(s.min));
+    json_object_set_new(o, "first_ms_max", cli_json_real(s.max));
+    json_object_set_new(o, "first_noise", cli_json_real(s.noise));
+    json_object_set_new(o, "first_ratio", cli_json_real(ratio.ratio));
+    json_object_set_new(o, "first_ratio_low", cli_json_real(ratio.low));
+    json_object_set_new(o, "first_ratio_high", cli_json_real(ratio.high));
+    json_object_set_new(o, "first_ms_all", numbers(a->first_ms, a->fills));
+}
+
 static void add_memory(run *r, int i, json_t *o)
 {
-    static const char *const keys[] = {"accounted", "resident_cache", "host", "f16", "anonymous", "allocated", "resident", "peak",
-                                       "bits_code", "bits_per_value", "held", "text"};
+    static const char *const keys[] = {"accounted", "resident_cache", "host",           "f16",  "anonymous", "resident",
+                                       "peak",      "bits_code",      "bits_per_value", "held", "text"};
     e2e_arm *a = &r->arm[i], *base = &r->arm[r->trial.baseline];
     char verdict[E2E_VERDICT];
     measure_bytes m;
@@ -257,8 +307,8 @@ static void add_memory(run *r, int i, json_t *o)
     json_object_set_new(o, "memory_verdict", json_string(a == base ? "the baseline" : verdict));
     json_object_set_new(o, "peak_saved", cli_json_real(m.saved));
     json_object_set_new(o, "processes", json_integer(a->processes));
-    json_object_set_new(o, "first_ms", cli_json_real(measure_median(a->first_ms, a->fills)));
-    json_object_set_new(o, "first_samples", json_integer(a->fills));
+    json_object_set_new(o, "peaks", numbers(a->peak, a->processes));
+    add_first(a, base, r->plan->set.seed, o);
 }
 
 /* Plain libllama with an f16 cache and without flash attention, which would sum up single rows in f16; the baseline when there is
@@ -266,48 +316,88 @@ static void add_memory(run *r, int i, json_t *o)
 static const e2e_arm *reference(const run *r)
 {
     for (int i = 0; i < r->n; i++)
-        if (r->arm[i].plain && r->arm[i].plain->type == GGML_TYPE_F16 && r->arm[i].plain->flash == LLAMA_FLASH_ATTN_TYPE_DISABLED)
+        if (!r->trial.row[i].failed && r->arm[i].plain && r->arm[i].plain->type == GGML_TYPE_F16 &&
+            r->arm[i].plain->flash == LLAMA_FLASH_ATTN_TYPE_DISABLED)
             return &r->arm[i];
     return &r->arm[r->trial.baseline];
 }
 
-static bool is_f16(const e2e_arm *a)
+static bool is_exact(const e2e_arm *a)
 {
-    return a->plain ? a->plain->type == GGML_TYPE_F16 : strcmp(a->choice->k, "f16") == 0 && strcmp(a->choice->v, "f16") == 0;
+    if (a->plain) return a->plain->type == GGML_TYPE_F16;
+    const kv_choice *c = a->choice;
+    return strcmp(c->k, "f16") == 0 && strcmp(c->v, "f16") == 0 && c->exact_bits == 16 && !c->evicts && !c->layers.data;
 }
 
-/* A second process of the same arm must write the same. Between arms without loss a near tie may fall differently, which is said. */
+static void wrong(run *r, json_t *o, const e2e_arm *a, const char *mark, const char *why)
+{
+    json_object_set_new(o, "wrong", json_string(mark));
+    cli_error("%s at depth %d: %s", a->name, r->depth, why);
+    r->plan->wrong = true;
+}
+
+/* Arms without loss may differ only where two tokens are nearly as likely; what follows that is another text. */
+static void judge_text(run *r, const e2e_arm *a, const e2e_arm *other, json_t *o, char *verdict)
+{
+    double gap;
+    bool near;
+    char why[400];
+    size_t n = strlen(verdict);
+    if (e2e_first_difference(other->end, a->end, &gap, &near) < 0) return;
+    snprintf(verdict + n, E2E_VERDICT - n, near ? ", a near tie (%.2f)" : ", no near tie (%.2f)", gap);
+    json_object_set_new(o, "text_gap", cli_json_real(gap));
+    snprintf(why, sizeof why, "another text than %s writes, at a token that is likelier than the next by %.2f nats", other->name,
+             gap);
+    if (!near) wrong(r, o, a, "another text", why);
+}
+
 static void add_text(run *r, int i, json_t *o)
 {
     e2e_arm *a = &r->arm[i];
     const e2e_arm *other = reference(r);
-    char verdict[E2E_VERDICT];
+    char verdict[E2E_VERDICT], twin[E2E_VERDICT];
     const char *text = result_string(a->end, "text");
-    bool same = e2e_text_verdict(result_string(other->end, "text"), text, is_f16(a) && is_f16(other), verdict);
+    bool exact = is_exact(a) && is_exact(other);
+    bool same = e2e_text_verdict(result_string(other->end, "text"), text, exact, verdict);
+    if (!same && exact) judge_text(r, a, other, o, verdict);
     json_object_set_new(o, "text_verdict", json_string(a == other ? "the reference" : verdict));
     json_object_set_new(o, "text_same", json_boolean(same));
-    if (i != r->twin_of || e2e_text_verdict(result_string(r->twin.end, "text"), text, true, verdict)) return;
-    json_object_set_new(o, "wrong", json_string("its twin differs"));
-    cli_error("%s wrote another text than a second process of the same arm: nothing here can be trusted", a->name);
-    r->plan->wrong = true;
+    if (i != r->twin_of || r->twin.failed[0] || e2e_text_verdict(result_string(r->twin.end, "text"), text, true, twin)) return;
+    wrong(r, o, a, "its twin differs", "a second process of the same arm wrote another text: nothing here can be trusted");
 }
 
 static void add_rows(run *r, int number, int phase)
 {
     for (int i = 0; i < r->n; i++) {
         const trial_row *row = &r->trial.row[i];
+        if (row->failed) continue;
         json_t *o = trial_row_json(&r->trial, i);
+        json_object_set_new(o, "name", json_string(r->arm[i].name));
         json_object_set_new(o, "phase", json_string(PHASE[phase]));
         json_object_set_new(o, "tokens_per_s", cli_json_real(1e6 / row->time.median));
         json_object_set_new(o, "tokens_per_s_min", cli_json_real(1e6 / row->time.max));
         json_object_set_new(o, "tokens_per_s_max", cli_json_real(1e6 / row->time.min));
         json_object_set_new(o, "noise_floor", cli_json_real(r->trial.floor));
+        json_object_set_new(o, "batch", json_integer(r->batch[i]));
+        if (r->arm[i].choice) bench_fold_fields(r->arm[i].choice, o);
         if (phase == 0) {
             add_memory(r, i, o);
             add_text(r, i, o);
         }
         result_add_row(r->plan->result, number, o);
     }
+}
+
+/* Tokens of history in the middle of what was timed, of the phase. */
+static void add_depth(const run *r, int phase, json_t *o)
+{
+    const e2e_settings *set = &r->plan->set;
+    int to = phase == 0 ? (int)result_real(r->arm[r->trial.baseline].end, "held") : r->depth + set->prompt;
+    int from = phase == 0 ? r->from : r->depth;
+    json_object_set_new(o, "depth", json_integer(r->depth));
+    json_object_set_new(o, "depth_from", json_integer(from));
+    json_object_set_new(o, "depth_to", json_integer(to));
+    json_object_set_new(o, "depth_mean", json_real(0.5 * (from + to)));
 }
 
 static int new_run(run *r, int phase)
@@ -318,16 +408,30 @@ static int new_run(run *r, int phase)
     json_t *o = trial_json(&r->trial);
     json_object_set_new(o, "phase", json_string(PHASE[phase]));
     json_object_set_new(o, "model", cli_json_text(name));
-    json_object_set_new(o, "depth", json_integer(r->depth));
+    add_depth(r, phase, o);
     json_object_set_new(o, "tokens", json_integer(phase == 0 ? set->predict : set->prompt));
     json_object_set_new(o, "batch", json_integer(set->batch));
-    snprintf(title, sizeof title, "%.120s: %s at depth %d, %d tokens a sample, batches of %d, %d thread%s, %d samples", name,
-             PHASE[phase], r->depth, phase == 0 ? set->predict : set->prompt, set->batch, set->threads,
-             set->threads == 1 ? "" : "s", r->trial.rounds.rounds);
+    snprintf(title, sizeof title,
+             "%.120s: %s at depth %d (tokens %.0f to %.0f), %d tokens a sample, batches of %d, %d thread%s, "
+             "%d samples",
+             name, PHASE[phase], r->depth, result_real(o, "depth_from"), result_real(o, "depth_to"),
+             phase == 0 ? set->predict : set->prompt, set->batch, set->threads, set->threads == 1 ? "" : "s",
+             r->trial.rounds.rounds);
     int number = result_add_run(r->plan->result, o, title);
     if (!set->file) result_add_note(o, "the text is seeded tokens, none of them chosen to repeat");
     bench_notes(o, &r->trial);
+    if (r->shallow_marked[phase] > 0)
+        result_add_note(o, "ceilings by Amdahl: %d of %d rounds without history stood beside other load",
+                        r->shallow_marked[phase], MEASURE_SAMPLES_MIN);
     return number;
+}
+
+static void refuse(run *r, const char *why, const char *what)
+{
+    char sentence[1100];
+    snprintf(sentence, sizeof sentence, "%s (%s, depth %d)", why, what, r->depth);
+    result_refuse(r->plan->result, sentence);
+    r->plan->refused = true;
 }
 
 /* ---- one run -------------------------------------------------------------------------------------------------------------- */
@@ -338,30 +442,44 @@ static void end_of_text(run *r)
         r->arm[i].end = e2e_report(&r->arm[i]);
         e2e_add_process(&r->arm[i], r->arm[i].end);
     }
-    r->twin.end = e2e_report(&r->twin);
+    r->twin.end = r->twin_of >= 0 ? e2e_report(&r->twin) : NULL;
     if (r->twin_of >= 0) e2e_add_process(&r->arm[r->twin_of], r->twin.end);
 }
 
-/* Further processes that only fill their cache, for memory. */
-static int more_processes(run *r)
+/* One more process of an arm, that only fills its cache. False when that cannot be: then there is one figure less. */
+static bool one_more(run *r, int i)
 {
     const e2e_settings *set = &r->plan->set;
+    e2e_arm again = {.plain = r->arm[i].plain, .choice = r->arm[i].choice};
     char decode[48];
-    snprintf(decode, sizeof decode, "decode %d", e2e_room(set) / 2 < set->predict ? e2e_room(set) / 2 : set->predict);
-    for (int k = 1; k < set->processes; k++)
-        for (int i = 0; i < r->n && !stop(r); i++) {
-            e2e_arm again = {.plain = r->arm[i].plain, .choice = r->arm[i].choice};
-            snprintf(again.name, sizeof again.name, "%s", r->arm[i].name);
-            if (e2e_start(&again, set, r->model, r->depth) == 0 && e2e_fill(&again, r->depth) == 0 &&
-                e2e_ask(&again, decode) == 0) {
-                json_t *report = e2e_report(&again);
-                e2e_add_process(&r->arm[i], report);
-                json_decref(report);
-            }
-            if (again.failed[0]) snprintf(r->arm[i].failed, sizeof r->arm[i].failed, "%s", again.failed);
-            e2e_end(&again);
-        }
-    return stop(r) ? -1 : 0;
+    int room = e2e_room(set) / 2;
+    snprintf(again.name, sizeof again.name, "%s", r->arm[i].name);
+    snprintf(decode, sizeof decode, "decode %d", room < set->predict ? room : set->predict);
+    if (e2e_start(&again, set, r->model, r->depth) == 0 && e2e_fill(&again, r->depth, false) == 0 &&
+        e2e_ask(&again, decode) == 0) {
+        json_t *report = e2e_report(&again);
+        e2e_add_process(&r->arm[i], report);
+        json_decref(report);
+    }
+    bool ok = !again.failed[0];
+    if (!ok) refuse(r, again.failed, "one of its further processes");
+    e2e_end(&again);
+    return ok;
+}
+
+/* For memory. An arm of which one fails gets no more; its row stays. */
+static void more_processes(run *r)
+{
+    bool gone[TRIAL_ROWS_MOST] = {false};
+    for (int k = 1; k < r->plan->set.processes; k++)
+        for (int i = 0; i < r->n && !stop(r); i++) gone[i] = gone[i] || r->trial.row[i].failed || !one_more(r, i);
+}
+
+static void refuse_failed(run *r, const char *what)
+{
+    for (int i = 0; i < r->n; i++)
+        if (r->arm[i].failed[0]) refuse(r, r->arm[i].failed, what);
+    if (r->twin.failed[0]) refuse(r, r->twin.failed, "the second process of the baseline");
 }
 
 static int measure_phase(run *r, int phase)
@@ -372,7 +490,7 @@ static int measure_phase(run *r, int phase)
     int code = stop(r) ? -1 : trial_run(&r->trial, &io);
     if (code == 0 && phase == 0) end_of_text(r);
     if (code == 0 && phase == 0) more_processes(r);
-    if (code == 0 && !failure(r)) {
+    if (code == 0) {
         find_amdahl(r, phase);
         add_rows(r, new_run(r, phase), phase);
     }
@@ -388,9 +506,8 @@ static int all_phases(run *r)
     }
     cli_note("%s, depth %d: %d arms", r->model, r->depth, r->n);
     int code = measure_shallow(r, 0) || measure_shallow(r, 1) || fill_arms(r) || measure_phase(r, 0) || measure_phase(r, 1);
-    const char *why = failure(r);
-    if (why) cli_error("%s", why);
-    return why || (code && !cli_interrupted()) ? CLI_CANNOT : CLI_GO;
+    refuse_failed(r, "it failed on the way");
+    return code && !cli_interrupted() ? CLI_CANNOT : CLI_GO;
 }
 
 int e2e_run(e2e_plan *plan, const char *model, int depth)

@@ -4,6 +4,7 @@
 #include "bench.h"
 
 #include <ggml.h>
+#include <jansson.h>
 #include <kvfold.h>
 #include <math.h>
 #include <stdio.h>
@@ -43,6 +44,7 @@ static void describe(fold *f)
     p->cpu = f->choice->cpu;
     p->sink = f->choice->sink;
     p->recent = f->choice->recent;
+    p->exact_bits = f->choice->exact_bits;
     p->threads = s->threads;
     p->max_batch = PREFILL;
     p->error = f->error;
@@ -218,17 +220,38 @@ static int build(fold *f, size_t pool, bench_arm *arm)
     return 0;
 }
 
-void bench_fold_name(const kv_choice *c, char *name, size_t size)
+void bench_fold_fields(const kv_choice *c, json_t *row)
 {
-    kvf_params standard;
-    kvf_params_init(&standard);
-    int n = snprintf(name, size, "%s/%s", c->k, c->v);
-    if (n > 0 && (size_t)n < size && (c->sink != standard.sink || c->recent != standard.recent))
-        snprintf(name + n, size - (size_t)n, " S=%d R=%d", (int)c->sink, (int)c->recent);
+    json_object_set_new(row, "k", json_string(c->k));
+    json_object_set_new(row, "v", json_string(c->v));
+    json_object_set_new(row, "sink", json_integer(c->sink));
+    json_object_set_new(row, "window", json_integer(c->recent));
+    json_object_set_new(row, "exact_bits", json_integer(c->exact_bits));
+    json_object_set_new(row, "evict", json_string(c->evict));
+    if (c->layers.data) json_object_set_new(row, "layers", json_string(c->layers.data));
+    if (c->calibration) json_object_set_new(row, "calibration", cli_json_text(c->calibration));
+    if (c->preset) json_object_set_new(row, "preset", json_string(c->preset));
 }
 
-int bench_fold_create(const kv_choice *choice, const bench_data *d, size_t pool, bench_arm *arm, char *error, size_t error_size)
+static bool failed(void *self)
 {
+    return ((fold *)self)->failed != 0;
+}
+
+/* One layer stands for all here, and all its tokens are read back to check the result. */
+static const char *not_here(const kv_choice *c)
+{
+    if (c->evicts) return "a policy that drops tokens cannot be timed here; bench e2e can";
+    return c->layers.data ? "codecs of single layers cannot be timed here; bench e2e can" : NULL;
+}
+
+int bench_fold_create(const kv_choice *choice, const char *name, const bench_data *d, size_t pool, bench_arm *arm, char *error,
+                      size_t error_size)
+{
+    if (not_here(choice)) {
+        snprintf(error, error_size, "%s: %s", name, not_here(choice));
+        return -1;
+    }
     fold *f = calloc(1, sizeof *f);
     if (!f) {
         snprintf(error, error_size, "out of memory");
@@ -236,8 +259,8 @@ int bench_fold_create(const kv_choice *choice, const bench_data *d, size_t pool,
     }
     f->data = d;
     f->choice = choice;
-    *arm = (bench_arm){.self = f, .run = run, .output = output, .decode = decode, .release = release};
-    bench_fold_name(choice, arm->name, sizeof arm->name);
+    *arm = (bench_arm){.self = f, .run = run, .output = output, .decode = decode, .failed = failed, .release = release};
+    snprintf(arm->name, sizeof arm->name, "%s", name);
     if (build(f, pool, arm) == 0) return 0;
     snprintf(error, error_size, "%s: %s", arm->name, f->error[0] ? f->error : "cannot be set up");
     release(f);

@@ -12,7 +12,7 @@
 #include <string.h>
 
 typedef struct settings {
-    int64_t head_dim, samples, pool;
+    int64_t head_dim, samples, pool, seed;
     const char *codecs; /* NULL: every one */
     result_settings out;
 } settings;
@@ -27,6 +27,7 @@ static const cli_option options[] = {
     CLI_COUNT("--samples", settings, samples, MEASURE_SAMPLES_MIN, MEASURE_SAMPLES_MAX, "15", "samples of each row, at least 9"),
     CLI_COUNT("--pool", settings, pool, 1, 1 << 20, NULL,
               "MiB of inputs and results that the calls go through in turn (default: twice the last-level cache)"),
+    BENCH_SEED(settings),
     RESULT_OPTIONS(settings),
     CLI_END,
 };
@@ -42,31 +43,35 @@ static const cli_syntax syntax = {
 /* ---- a pool of calls ------------------------------------------------------------------------------------------------------ */
 
 typedef struct pool {
-    uint8_t *in, *out;
+    uint8_t *in, *out[2]; /* results of each form; slot i of all belongs to one input */
     size_t slots;
     const bench_op *op;
+    uint64_t blank; /* digest of a wiped result */
 } pool;
 
-static int pool_make(pool *p, const bench_op *op, size_t bytes)
+static int pool_make(pool *p, const bench_op *op, size_t bytes, uint64_t seed)
 {
     *p = (pool){.slots = bytes / (op->in_bytes + op->out_bytes) + 8, .op = op};
     p->in = aligned_alloc(64, p->slots * op->in_bytes);
-    p->out = aligned_alloc(64, p->slots * op->out_bytes);
-    if (!p->in || !p->out) return -1;
-    for (size_t i = 0; i < p->slots; i++) op->fill(op, TRIAL_SEED + i, p->in + i * op->in_bytes);
-    memset(p->out, 0, p->slots * op->out_bytes);
+    for (int f = 0; f < 2; f++) p->out[f] = aligned_alloc(64, p->slots * op->out_bytes);
+    if (!p->in || !p->out[0] || !p->out[1]) return -1;
+    for (size_t i = 0; i < p->slots; i++) op->fill(op, seed + i, p->in + i * op->in_bytes);
+    for (int f = 0; f < 2; f++) memset(p->out[f], 0xff, p->slots * op->out_bytes);
+    p->blank = measure_digest(p->out[0], op->out_bytes);
     return 0;
 }
 
 static void pool_free(pool *p)
 {
     free(p->in);
-    free(p->out);
+    free(p->out[0]);
+    free(p->out[1]);
 }
 
 /* One form of the operation on its way through the pool. */
 typedef struct form {
     const pool *pool;
+    uint8_t *out; /* the pool's, of this form */
     int (*run)(const bench_op *op, const void *in, void *out);
     size_t next;
     int calls, failed;
@@ -74,15 +79,27 @@ typedef struct form {
 
 static uint8_t *out_of(const form *f, int call)
 {
-    return f->pool->out + (f->next + (size_t)call) % f->pool->slots * f->pool->op->out_bytes;
+    return f->out + (f->next + (size_t)call) % f->pool->slots * f->pool->op->out_bytes;
 }
 
-/* Before a sample: on to the next inputs. */
+/* Before a sample: on to the next inputs. Results are wiped half a pool ahead: what was wiped just now would lie in the caches, and
+ * writing to it would be faster than to memory. */
 static void advance(void *self)
 {
     form *f = self;
+    int ahead = (int)(f->pool->slots / 2);
     f->next = (f->next + (size_t)f->calls) % f->pool->slots;
-    for (int i = 0; i < f->calls; i++) memset(out_of(f, i), 0xff, f->pool->op->out_bytes);
+    for (int i = 0; i < f->calls; i++) memset(out_of(f, ahead + i), 0xff, f->pool->op->out_bytes);
+}
+
+static uint64_t blank(void *self)
+{
+    return ((form *)self)->pool->blank;
+}
+
+static int has_failed(void *self)
+{
+    return ((form *)self)->failed;
 }
 
 static void run_form(void *self)
@@ -120,6 +137,8 @@ static int enough_calls(form *f)
 typedef struct ops_plan {
     json_t *result;
     int run, samples;
+    uint64_t seed;
+    measure_rounds load; /* of all operations together */
     size_t pool;
     bench_arm reader;
     bool wrong;
@@ -132,7 +151,9 @@ static void add_row(ops_plan *plan, const trial *t, int i, const bench_op *op, d
     json_object_set_new(o, "values", json_integer((json_int_t)op->values));
     json_object_set_new(o, "ns_per_value", cli_json_real(1e3 * t->row[i].time.median / (double)op->values));
     json_object_set_new(o, "noise_floor", cli_json_real(t->floor));
-    json_object_set_new(o, "marked", json_integer(t->rounds.marked));
+    json_object_set_new(o, "against_itself", trial_self_json(t));
+    json_object_set_new(o, "read_gb_per_s", cli_json_real(trial_read_rate(t)));
+    json_object_set_new(o, "other_load", trial_load_json(&t->rounds));
     if (i == 1) json_object_set_new(o, "error", isfinite(error) ? json_real(error) : json_null());
     json_object_set_new(o, "wrong", json_string(wrong ? "WRONG" : ""));
     result_add_row(plan->result, plan->run, o);
@@ -144,7 +165,7 @@ static void add_row(ops_plan *plan, const trial *t, int i, const bench_op *op, d
 static double check(const pool *p)
 {
     const bench_op *op = p->op;
-    uint8_t *plain = aligned_alloc(64, op->out_bytes), *out = p->out;
+    uint8_t *plain = aligned_alloc(64, op->out_bytes), *out = p->out[1];
     double error = INFINITY;
     if (plain) {
         memset(plain, 0, op->out_bytes);
@@ -156,12 +177,26 @@ static double check(const pool *p)
     return error;
 }
 
+/* What the machine did during all operations: the sum over them, which names no samples. */
+static void add_load(measure_rounds *all, const measure_rounds *r)
+{
+    all->rounds += r->rounds;
+    all->repeated += r->repeated;
+    all->marked += r->marked;
+    all->busy += r->busy;
+    all->slow += r->slow;
+    all->unseen |= r->unseen;
+    all->worst = fmax(all->worst, r->worst);
+    all->mhz_max = fmax(all->mhz_max, r->mhz_max);
+    if (r->mhz_min > 0) all->mhz_min = all->mhz_min > 0 ? fmin(all->mhz_min, r->mhz_min) : r->mhz_min;
+}
+
 static int measure_pool(ops_plan *plan, const pool *p)
 {
     const bench_op *op = p->op;
-    form f[2] = {{.pool = p, .run = op->plain}, {.pool = p, .run = op->run, .next = p->slots / 2}};
+    form f[2] = {{.pool = p, .out = p->out[0], .run = op->plain}, {.pool = p, .out = p->out[1], .run = op->run}};
     measure_io io = measure_system;
-    trial t = {.n_rows = 2, .threads = 1, .samples = plan->samples};
+    trial t = {.n_rows = 2, .threads = 1, .samples = plan->samples, .seed = plan->seed};
     io.stop = bench_stop;
     t.reader = (measure_arm){.run = plan->reader.run, .arm = plan->reader.self, .calls = 1};
     t.read_bytes = (double)plan->reader.bytes;
@@ -176,11 +211,14 @@ static int measure_pool(ops_plan *plan, const pool *p)
                                  .calls = f[i].calls,
                                  .prepare = advance,
                                  .digest = digest,
+                                 .blank = blank,
+                                 .failed = has_failed,
                                  .call_bytes = 1,
                                  .pool = f[i].calls}; /* every call has another input */
     }
     int code = trial_run(&t, &io);
     double error = f[1].failed ? INFINITY : check(p);
+    if (code == 0) add_load(&plan->load, &t.rounds);
     for (int i = 1; code == 0 && i >= 0; i--) add_row(plan, &t, i, op, error);
     trial_free(&t);
     return code == 0 ? CLI_GO : CLI_CANNOT;
@@ -190,7 +228,7 @@ static int measure_op(ops_plan *plan, const bench_op *op)
 {
     pool p;
     int code = CLI_CANNOT;
-    if (pool_make(&p, op, plan->pool) == 0)
+    if (pool_make(&p, op, plan->pool, plan->seed) == 0)
         code = measure_pool(plan, &p);
     else
         cli_error("out of memory");
@@ -242,22 +280,38 @@ static int measure_all(ops_plan *plan, const settings *s)
     return code;
 }
 
+/* Rows name their own marked samples; there are none of all operations together. */
+static void add_load_fields(const ops_plan *plan, json_t *run)
+{
+    json_t *load = trial_load_json(&(measure_rounds){.unseen = plan->load.unseen, .worst = plan->load.worst});
+    json_object_set_new(load, "repeated", json_integer(plan->load.repeated));
+    json_object_set_new(load, "marked", json_integer(plan->load.marked));
+    json_object_set_new(load, "busy", json_integer(plan->load.busy));
+    json_object_set_new(load, "slow", json_integer(plan->load.slow));
+    json_object_del(load, "busy_samples");
+    json_object_del(load, "slow_samples");
+    json_object_set_new(run, "other_load", load);
+    bench_load_notes(run, &plan->load);
+}
+
 static int run(const settings *s)
 {
     size_t cache = machine_last_level_cache();
-    ops_plan plan = {.pool = s->pool ? (size_t)s->pool << 20 : 2 * cache, .samples = (int)s->samples};
+    ops_plan plan = {
+        .pool = s->pool ? (size_t)s->pool << 20 : 2 * cache, .samples = (int)s->samples, .seed = bench_seed(s->seed)};
     char title[120];
     if (bench_read_create(plan.pool, 1, &plan.reader) != 0) {
         cli_error("out of memory");
         return CLI_CANNOT;
     }
-    plan.result = result_new("ops", TRIAL_SEED);
+    plan.result = result_new("ops", plan.seed);
     json_t *o = json_pack("{s:I, s:I, s:i}", "head_dim", (json_int_t)s->head_dim, "pool", (json_int_t)plan.pool, "threads", 1);
     snprintf(title, sizeof title, "64 rows of a head of size %d a call, 1 thread, %d samples", (int)s->head_dim, (int)s->samples);
     plan.run = result_add_run(plan.result, o, title);
     if (plan.pool < cache) result_add_note(o, "the pool is smaller than the last-level cache: times are those of the cache");
     cli_catch_interrupt();
     int code = measure_all(&plan, s);
+    add_load_fields(&plan, o);
     if (cli_interrupted()) json_object_set_new(plan.result, "interrupted", json_true());
     plan.reader.release(plan.reader.self);
     return result_end(plan.result, code, plan.wrong, &s->out);

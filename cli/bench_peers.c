@@ -212,6 +212,11 @@ static int decode(void *self, int layer, int head, float *k, float *v)
     return 0;
 }
 
+static bool failed(void *self)
+{
+    return ((peer *)self)->failed != 0;
+}
+
 static void release(void *self)
 {
     peer *p = self;
@@ -256,8 +261,14 @@ int bench_peer_create(int i, const bench_data *d, size_t pool, bench_arm *arm, c
         if (p) release(p);
         return -1;
     }
-    *arm = (bench_arm){
-        .bytes = bytes, .layers = p->layers, .self = p, .run = run, .output = output, .decode = decode, .release = release};
+    *arm = (bench_arm){.bytes = bytes,
+                       .layers = p->layers,
+                       .self = p,
+                       .run = run,
+                       .output = output,
+                       .decode = decode,
+                       .failed = failed,
+                       .release = release};
     snprintf(arm->name, sizeof arm->name, "%s", v->name);
     return 0;
 }

@@ -5,13 +5,15 @@
 #include "result.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct attend_row {
     bench_arm arm;
-    bool ours;
-    size_t floats; /* of one output */
+    const kv_choice *ours; /* NULL: libllama's */
+    double error;          /* before the rounds; see bench_error */
+    size_t floats;         /* of one output */
 } attend_row;
 
 typedef struct attend_run {
@@ -33,8 +35,8 @@ static void create_rows(attend_run *r, const bench_data *d, bench_plan *plan)
     char error[600];
     for (int i = 0; i < plan->arms->n; i++) {
         attend_row *row = &r->row[r->n_rows];
-        *row = (attend_row){.ours = true};
-        if (bench_fold_create(&plan->arms->arm[i], d, plan->pool, &row->arm, error, sizeof error) == 0) {
+        *row = (attend_row){.ours = &plan->arms->arm[i]};
+        if (bench_fold_create(row->ours, plan->arms->name[i], d, plan->pool, &row->arm, error, sizeof error) == 0) {
             r->n_rows++;
             continue;
         }
@@ -76,21 +78,40 @@ static uint64_t digest(void *self, int layer)
     return measure_digest(row->arm.output(row->arm.self, layer), row->floats * sizeof(float));
 }
 
+static int has_failed(void *self)
+{
+    attend_row *row = self;
+    return row->arm.failed && row->arm.failed(row->arm.self);
+}
+
+/* Relative errors above which a row of libllama computes something else: its 4-bit rows are off by 3e-2. */
+static const double PEER_LIMIT = 0.1;
+
+static bool is_right(const attend_row *row, double error)
+{
+    return error >= 0 && error <= (row->ours ? BENCH_ERROR_LIMIT : PEER_LIMIT);
+}
+
 static void fill_trial(attend_run *r, const bench_data *d, const bench_plan *plan)
 {
-    r->trial = (trial){.n_rows = r->n_rows, .threads = d->shape.threads, .samples = plan->samples, .label = "attend"};
+    r->trial = (trial){
+        .n_rows = r->n_rows, .threads = d->shape.threads, .samples = plan->samples, .seed = plan->seed, .label = "attend"};
     for (int i = 0; i < r->n_rows; i++) {
         attend_row *row = &r->row[i];
         trial_row *t = &r->trial.row[i];
         row->floats = (size_t)d->shape.q_heads * (size_t)d->shape.head_dim;
+        wipe(row);
+        run_row(row);
+        row->error = bench_error(&row->arm, d);
         snprintf(t->name, sizeof t->name, "%s", row->arm.name);
-        t->candidate = !row->ours;
+        t->candidate = !row->ours && is_right(row, row->error); /* nothing is set against a row that is wrong */
         t->bytes = (double)row->arm.bytes;
         t->arm = (measure_arm){.run = run_row,
                                .arm = row,
                                .calls = row->arm.layers,
                                .prepare = wipe,
                                .digest = digest,
+                               .failed = has_failed,
                                .call_bytes = (double)row->arm.bytes,
                                .pool = (double)plan->pool};
     }
@@ -98,23 +119,40 @@ static void fill_trial(attend_run *r, const bench_data *d, const bench_plan *pla
 
 /* ---- what comes out ------------------------------------------------------------------------------------------------------- */
 
+void bench_load_notes(json_t *run, const measure_rounds *r)
+{
+    if (r->busy)
+        result_add_note(run,
+                        "other load: in %d of the %d rounds kept, others took up to %.0f %% as much processor time as a row's "
+                        "threads could",
+                        r->busy, r->rounds, 100 * r->worst);
+    if (r->slow)
+        result_add_note(run, "%d of the %d rounds kept ran at a lower frequency than the median one (%.0f to %.0f MHz)", r->slow,
+                        r->rounds, r->mhz_min, r->mhz_max);
+    if (r->repeated) result_add_note(run, "%d more rounds were thrown away for such reasons and taken again", r->repeated);
+    if ((r->unseen & MEASURE_NO_OTHER) && (r->unseen & MEASURE_NO_WAITED))
+        result_add_note(run, "LOAD COULD NOT BE WATCHED: this system does not say what else its processors do");
+    else if (r->unseen)
+        result_add_note(run, "load could be watched in part only: this system does not say all of it (not_watched in the JSON)");
+}
+
 void bench_notes(json_t *run, const trial *t)
 {
     const measure_ratio *self = &t->against_itself;
-    const measure_rounds *r = &t->rounds;
-    result_add_note(run, "noise floor %.1f %%: %s against itself %.3f (99 %% interval %.3f to %.3f)", 100 * t->floor,
-                    t->row[t->repeated].name, self->ratio, self->low, self->high);
+    if (isfinite(t->floor))
+        result_add_note(run, "noise floor %.1f %%: %s against itself %.3f (99 %% interval %.3f to %.3f)", 100 * t->floor,
+                        t->row[t->floor_of].name, self->ratio, self->low, self->high);
+    else
+        result_add_note(run, "NO NOISE FLOOR: what repeats the baseline failed, so nothing is claimed");
+    if (isfinite(t->floor) && t->floor_of != t->baseline)
+        result_add_note(run, "that is the fastest at first sight; %s, the baseline, was faster in the rounds",
+                        t->row[t->baseline].name);
     if (t->reader.run)
         result_add_note(run, "memory gives %.1f GB/s (read-only sum in the same rounds; best %.1f)", trial_read_rate(t),
                         t->read_bytes / t->read.min * 1e-3);
-    if (r->marked || r->repeated)
-        result_add_note(run, "other load: %d rounds repeated, %d of %d kept although others had up to %.0f %% of the processors",
-                        r->repeated, r->marked, r->rounds, 100 * r->worst);
-    if (2 * r->marked > r->rounds)
-        result_add_note(run, "BUSY MACHINE: most samples were taken beside other work; repeat this when it is idle");
-    if (r->slow)
-        result_add_note(run, "%d rounds at a lower frequency than others before them (%.0f to %.0f MHz)", r->slow, r->mhz_min,
-                        r->mhz_max);
+    bench_load_notes(run, &t->rounds);
+    if (trial_is_busy(t))
+        result_add_note(run, "BUSY MACHINE: most samples are marked, so no row is judged; repeat this when it is idle");
 }
 
 static void add_shape(json_t *o, const bench_shape *s)
@@ -139,17 +177,18 @@ static void report(const attend_run *r, const bench_data *d, bench_plan *plan)
     for (int i = 0; i < r->n_rows; i++) {
         const attend_row *row = &r->row[i];
         json_t *o = trial_row_json(&r->trial, i);
-        double error = bench_error(&row->arm, d);
-        bool wrong = row->ours && !(error >= 0 && error <= BENCH_ERROR_LIMIT);
+        double error = r->trial.row[i].failed ? -1 : fmax(row->error, bench_error(&row->arm, d));
+        bool wrong = !is_right(row, error) || !is_right(row, row->error);
         json_object_set_new(o, "context", json_integer(s->context));
         json_object_set_new(o, "cpu", json_string(row->arm.cpu));
         json_object_set_new(o, "error", error < 1e300 ? json_real(error) : json_null());
         json_object_set_new(o, "wrong", json_string(wrong ? "WRONG" : ""));
+        if (row->ours) bench_fold_fields(row->ours, o);
         result_add_row(plan->result, number, o);
         plan->wrong |= wrong;
         if (wrong)
             cli_error("%s at %d tokens: the result is wrong (relative error %.1e, at most %.1e is right)", row->arm.name,
-                      s->context, error, BENCH_ERROR_LIMIT);
+                      s->context, error, row->ours ? BENCH_ERROR_LIMIT : PEER_LIMIT);
     }
 }
 
@@ -194,7 +233,7 @@ int bench_rows(bench_plan *plan, const bench_shape *shape)
     int code = check_memory(shape, plan->arms->n, plan->pool);
     if (code != CLI_GO) return code;
     attend_run *r = cli_alloc(1, sizeof *r);
-    bench_data *d = bench_data_create(shape, TRIAL_SEED);
+    bench_data *d = bench_data_create(shape, plan->seed);
     if (d) {
         create_rows(r, d, plan);
         code = measure_rows(r, d, plan);

@@ -16,6 +16,7 @@
 #include <kvfold_llama.h>
 #include <llama.h>
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +31,8 @@ typedef struct worker {
     kvf_llama *fold;
     kvf_llama_calibration *calibration;
     int32_t n_vocab, n_batch, held;
+    double gap;            /* of the two largest logits after the last token fed, nats */
+    json_t *tokens, *gaps; /* generated, and the gap that each was chosen with */
     struct llama_batch batch;
     llama_token *text, next; /* [depth + room]; the token to come */
     cli_text generated;
@@ -105,9 +108,12 @@ static int open_folded(worker *w)
     kp.v = w->kv.v;
     kp.sink = w->kv.sink;
     kp.recent = w->kv.recent;
+    kp.exact_bits = w->kv.exact_bits;
+    kp.kv_layer = w->kv.layers.data;
+    kp.evict = w->kv.evict;
     kp.cpu = w->kv.cpu;
-    if (w->set.calibration && kvf_llama_calibration_load(w->set.calibration, w->model, w->set.model, &w->calibration, w->error,
-                                                         sizeof w->error) != KVF_OK)
+    if (w->set.kv.calibration && kvf_llama_calibration_load(w->set.kv.calibration, w->model, w->set.model, &w->calibration,
+                                                            w->error, sizeof w->error) != KVF_OK)
         return -1;
     kp.calibration = w->calibration;
     if (kvf_llama_prepare(w->model, &cp, &kp, &w->fold, w->error, sizeof w->error) != KVF_OK) return -1;
@@ -158,14 +164,11 @@ static int make_text(worker *w)
 
 static int open_worker(worker *w)
 {
-    kv_settings others;
-    kv_settings_init(&others);
-    others.kv = w->set.kv;
-    others.sink = w->set.sink;
-    others.recent = w->set.recent;
-    others.cpu = w->set.cpu;
     w->plain = w->set.arm != NULL;
-    if (!w->plain && kv_choice_make(&w->kv, &others) != CLI_GO) return fail(w, "no such codec");
+    const char *arm = w->set.kv.kv ? w->set.kv.kv : "";
+    if (!w->plain && cli_arm_make(&w->kv, arm, strlen(arm), &w->set.kv) != CLI_GO) return fail(w, "no such codec");
+    w->tokens = json_array();
+    w->gaps = json_array();
     if (load_model(w) != 0 || (w->plain ? open_plain(w) : open_folded(w)) != 0) return -1;
     w->batch = llama_batch_init(w->n_batch, 0, 1);
     return make_text(w);
@@ -181,6 +184,8 @@ static void close_worker(worker *w)
     if (w->batch.token) llama_batch_free(w->batch);
     if (!w->plain) kv_choice_free(&w->kv);
     free(w->text);
+    json_decref(w->tokens);
+    json_decref(w->gaps);
     cli_text_free(&w->generated);
 }
 
@@ -197,11 +202,18 @@ static int cut(worker *w, int32_t pos)
     return 0;
 }
 
-static llama_token likeliest(const float *logits, int32_t n)
+/* The likeliest token, and how far its logit is above that of the next. */
+static llama_token likeliest(const float *logits, int32_t n, double *gap)
 {
     llama_token best = 0;
-    for (llama_token t = 1; t < n; t++)
-        if (logits[t] > logits[best]) best = t;
+    float second = -INFINITY;
+    for (llama_token t = 1; t < n; t++) {
+        if (logits[t] > logits[best])
+            second = logits[best], best = t;
+        else if (logits[t] > second)
+            second = logits[t];
+    }
+    *gap = (double)logits[best] - (double)second;
     return best;
 }
 
@@ -221,7 +233,8 @@ static int feed(worker *w, const llama_token *token, int32_t n, bool last)
     int rc = w->fold ? kvf_llama_decode(w->fold, *b) : llama_decode(w->ctx, *b);
     if (rc != 0) return fail(w, "%s", w->fold ? kvf_llama_error(w->fold) : "llama_decode failed");
     w->held += n;
-    if (last) w->next = likeliest(w->fold ? kvf_llama_logits_ith(w->fold, -1) : llama_get_logits_ith(w->ctx, -1), w->n_vocab);
+    if (last)
+        w->next = likeliest(w->fold ? kvf_llama_logits_ith(w->fold, -1) : llama_get_logits_ith(w->ctx, -1), w->n_vocab, &w->gap);
     return 0;
 }
 
@@ -229,6 +242,8 @@ static int prefill(worker *w, int32_t pos, int32_t n)
 {
     if (cut(w, pos) != 0) return -1;
     w->generated.length = 0;
+    json_array_clear(w->tokens);
+    json_array_clear(w->gaps);
     for (int32_t i = 0; i < n; i += w->n_batch) {
         int32_t count = n - i < w->n_batch ? n - i : w->n_batch;
         if (feed(w, w->text + pos + i, count, i + count == n) != 0) return -1;
@@ -253,6 +268,8 @@ static int decode(worker *w, int32_t n)
 {
     for (int32_t i = 0; i < n; i++) {
         llama_token token = w->next;
+        json_array_append_new(w->tokens, json_integer(token));
+        json_array_append_new(w->gaps, json_real(isfinite(w->gap) ? w->gap : 0));
         if (feed(w, &token, 1, true) != 0) return -1;
         keep(w, token);
     }
@@ -291,7 +308,9 @@ static void report(const worker *w)
     json_object_set_new(o, "peak", json_integer((json_int_t)cli_memory_peak()));
     json_object_set_new(o, "resident", json_integer((json_int_t)cli_memory_resident()));
     json_object_set_new(o, "anonymous", json_integer((json_int_t)cli_memory_anonymous()));
-    json_object_set_new(o, "allocated", json_integer((json_int_t)cli_memory_allocated()));
+    json_object_set_new(o, "batch", json_integer(w->n_batch));
+    json_object_set(o, "tokens", w->tokens);
+    json_object_set(o, "gaps", w->gaps);
     json_object_set_new(o, "text", json_string(text.data ? text.data : ""));
     char *line = json_dumps(o, JSON_COMPACT);
     if (line) puts(line);
@@ -337,16 +356,17 @@ static const cli_option options[] = {
     CLI_WORD("-m", "FILE", W, model, "model"),
     CLI_WORD("-f", "FILE", W, file, "text"),
     CLI_WORD("--arm", "NAME", W, arm, "plain libllama"),
-    CLI_WORD("--kv", "K/V", W, kv, "folded cache"),
-    CLI_WORD("--cpu", "SET", W, cpu, "instruction set"),
-    CLI_WORD("--calibration", "FILE", W, calibration, "calibration file"),
-    CLI_COUNT("--sink", W, sink, -1, 64, "-1", "exact tokens at the start"),
-    CLI_COUNT("--recent", W, recent, -1, 65536, "-1", "exact tokens at the end"),
+    CLI_WORD("--kv", "ARM", W, kv.kv, "folded cache"),
+    CLI_WORD("--cpu", "SET", W, kv.cpu, "instruction set"),
+    CLI_WORD("--calibration", "FILE", W, kv.calibration, "calibration file"),
+    CLI_COUNT("--sink", W, kv.sink, 0, 64, NULL, "exact tokens at the start"),
+    CLI_COUNT("--recent", W, kv.recent, 0, 65536, NULL, "exact tokens at the end"),
+    KV_WINDOW_TYPE(W),
     CLI_COUNT("--depth", W, depth, 1, INT32_MAX, "1", "tokens of history"),
     CLI_COUNT("--room", W, room, 1, INT32_MAX, "1", "tokens beyond"),
     CLI_COUNT("--batch", W, batch, 1, 65536, "255", "rows of a batch"),
     CLI_COUNT("-t", W, threads, 1, 256, "1", "threads"),
-    CLI_COUNT("--seed", W, seed, 0, INT32_MAX, "1", "of the text"),
+    CLI_COUNT("--seed", W, seed, 0, UINT32_MAX, "1", "of the text"),
     CLI_END,
 };
 #undef W
@@ -357,6 +377,7 @@ static const cli_syntax syntax = {
 int bench_worker(int argc, char **argv)
 {
     worker w = {0};
+    kv_settings_init(&w.set.kv);
     int code = cli_parse(&syntax, &w.set, argc, argv);
     if (code != CLI_GO) return code;
     child_ignore_interrupt();

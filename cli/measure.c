@@ -9,17 +9,15 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { WARM_UPS = 2 };
-
-/* Share of the machine that others may have in a round before it is marked. */
+/* Processor time of others, over that of the arm's threads, above which a round is marked. */
 static const double OTHER_LIMIT = 0.05;
 
-/* Least frequency of a round, of the highest seen so far. */
+/* Least frequency of a round, of the median of those so far. */
 static const double SLOW_LIMIT = 0.9;
 
 /* ---- the machine ---------------------------------------------------------------------------------------------------------- */
 
-/* Share of the machine that others had between two readings, 0 to 1. */
+/* Processor time of others between two readings, over that of the arm's threads, 0 to 1. */
 static double share_of_others(const measure_load *a, const measure_load *b, double seconds, int threads)
 {
     /* Our processor time is exact while that of the machine comes in ticks: one tick of each thread is no evidence. */
@@ -31,16 +29,46 @@ static double share_of_others(const measure_load *a, const measure_load *b, doub
     return fmin(share, 1);
 }
 
-/* Frequency of a round, and whether it fell since an earlier one. */
-static int slowed_down(const measure_io *io, measure_rounds *result)
+static int unseen(const measure_load *l)
 {
-    double mhz = io->mhz ? io->mhz(io->user) : 0;
-    if (mhz <= 0) return 0;
-    int slow = mhz < SLOW_LIMIT * result->mhz_max;
-    result->mhz_max = fmax(result->mhz_max, mhz);
-    result->mhz_min = result->mhz_min > 0 ? fmin(result->mhz_min, mhz) : mhz;
-    result->slow += slow;
-    return slow;
+    return (l->other < 0 ? MEASURE_NO_OTHER : 0) | (l->stolen < 0 ? MEASURE_NO_STOLEN : 0) |
+           (l->waited < 0 ? MEASURE_NO_WAITED : 0);
+}
+
+/* Frequencies of rounds, those thrown away included: at most one of those for each that is kept. */
+typedef struct pace {
+    double mhz[2 * MEASURE_SAMPLES_MAX];
+    int n;
+} pace;
+
+static void add_pace(pace *p, double mhz)
+{
+    if (mhz > 0 && p->n < 2 * MEASURE_SAMPLES_MAX) p->mhz[p->n++] = mhz;
+}
+
+static int is_slow(const pace *p, double mhz)
+{
+    if (mhz <= 0 || p->n == 0) return 0;
+    pace sorted = *p;
+    measure_sort(sorted.mhz, (size_t)sorted.n);
+    return mhz < SLOW_LIMIT * sorted.mhz[(sorted.n - 1) / 2];
+}
+
+/* When all rounds are there: an early one may be slow beside those that came later. */
+static void count_marks(measure_rounds *r)
+{
+    pace kept = {.n = 0};
+    for (int i = 0; i < r->rounds; i++) add_pace(&kept, (double)r->mhz[i]);
+    for (int i = 0; i < r->rounds; i++) {
+        double mhz = (double)r->mhz[i];
+        r->mark[i] = (unsigned char)((r->mark[i] & MEASURE_BUSY) | (is_slow(&kept, mhz) ? MEASURE_SLOW : 0));
+        r->busy += (r->mark[i] & MEASURE_BUSY) != 0;
+        r->slow += (r->mark[i] & MEASURE_SLOW) != 0;
+        r->marked += r->mark[i] != 0;
+        if (mhz <= 0) continue;
+        r->mhz_max = fmax(r->mhz_max, mhz);
+        r->mhz_min = r->mhz_min > 0 ? fmin(r->mhz_min, mhz) : mhz;
+    }
 }
 
 /* ---- the arms ------------------------------------------------------------------------------------------------------------- */
@@ -83,6 +111,12 @@ static void read_digests(const measure_arm *a, uint64_t *to)
     for (int i = 0; a->digest && i < a->calls; i++) to[i] = a->digest(a->arm, i);
 }
 
+static void read_blanks(const measure_arm *a, uint64_t *to)
+{
+    if (!a->blank) read_digests(a, to);
+    for (int i = 0; a->blank && i < a->calls; i++) to[i] = a->blank(a->arm);
+}
+
 /* After the timer stopped: is everything there, does it stay as it is, and are the results those of different inputs? */
 static void judge(const measure_io *io, measure_arm *a, const sheet *s, double seconds)
 {
@@ -110,7 +144,7 @@ static void judge(const measure_io *io, measure_arm *a, const sheet *s, double s
 static void one_sample(const measure_io *io, measure_arm *a, const sheet *s, int round, double *faults)
 {
     if (a->prepare) a->prepare(a->arm);
-    read_digests(a, s->wiped);
+    read_blanks(a, s->wiped);
     double f0 = io->faults ? io->faults(io->user) : 0;
     double t0 = io->now(io->user);
     a->run(a->arm);
@@ -122,21 +156,24 @@ static void one_sample(const measure_io *io, measure_arm *a, const sheet *s, int
 
 /* ---- rounds --------------------------------------------------------------------------------------------------------------- */
 
-static double one_round(const measure_io *io, measure_arm *arms, int n_arms, const int *order, const sheet *s, int round,
-                        int rounds, int threads)
+/* The share of others in it. */
+static double one_round(const measure_io *io, measure_arm *arms, int n_arms, const int *order, const sheet *s, int rounds,
+                        int threads, measure_rounds *result)
 {
+    int round = result->rounds;
     measure_load before, after;
     io->load(io->user, &before);
     double start = io->now(io->user);
     for (int i = 0; i < n_arms; i++) one_sample(io, &arms[order[i]], s, round, &s->faults[order[i] * rounds + round]);
     double seconds = io->now(io->user) - start;
     io->load(io->user, &after);
+    result->unseen |= unseen(&before) | unseen(&after);
     return seconds > 0 ? share_of_others(&before, &after, seconds, threads) : 0;
 }
 
 static void warm_up(measure_arm *arms, int n_arms)
 {
-    for (int w = 0; w < WARM_UPS; w++)
+    for (int w = 0; w < MEASURE_WARM_UPS; w++)
         for (int i = 0; i < n_arms; i++) {
             if (arms[i].prepare) arms[i].prepare(arms[i].arm);
             arms[i].run(arms[i].arm);
@@ -148,20 +185,23 @@ static void take_rounds(const measure_io *io, measure_arm *arms, int n_arms, con
                         uint64_t seed, measure_rounds *result)
 {
     int order[MEASURE_ARMS_MAX];
+    pace tried = {.n = 0};
     for (int i = 0; i < n_arms; i++) order[i] = i;
     for (int spare = rounds; result->rounds < rounds;) {
         if (result->rounds > 0 && io->stop && io->stop(io->user)) return;
         measure_shuffle(order, n_arms, &seed);
-        double share = one_round(io, arms, n_arms, order, s, result->rounds, rounds, threads);
-        int slow = slowed_down(io, result);
-        result->worst = fmax(result->worst, share);
-        if ((share > OTHER_LIMIT || slow) && spare > 0) { /* judged by the machine alone, never by the times */
+        double share = one_round(io, arms, n_arms, order, s, rounds, threads, result);
+        double now = io->mhz ? io->mhz(io->user) : 0;
+        int mark = (share > OTHER_LIMIT ? MEASURE_BUSY : 0) | (is_slow(&tried, now) ? MEASURE_SLOW : 0);
+        add_pace(&tried, now);
+        if (mark && spare > 0) { /* judged by the machine alone, never by the times */
             spare--;
             result->repeated++;
             continue;
         }
-        result->marked += share > OTHER_LIMIT || slow;
-        result->rounds++;
+        result->worst = fmax(result->worst, share);
+        result->mhz[result->rounds] = (float)now;
+        result->mark[result->rounds++] = (unsigned char)mark;
         if (io->took) io->took(io->listener, result->rounds);
     }
 }
@@ -181,6 +221,7 @@ int measure_run(const measure_io *io, measure_arm *arms, int n_arms, int rounds,
     if (ok) {
         warm_up(arms, n_arms);
         take_rounds(io, arms, n_arms, &s, rounds, threads, seed, result);
+        count_marks(result);
         for (int i = 0; i < n_arms; i++) arms[i].found.faults = measure_median(s.faults + i * rounds, result->rounds);
     }
     free(s.wiped);

@@ -14,7 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MEASURE_SAMPLES_MIN = 9, MEASURE_SAMPLES_MAX = 1001, MEASURE_ARMS_MAX = 96 };
+enum { MEASURE_SAMPLES_MIN = 9, MEASURE_SAMPLES_MAX = 1001, MEASURE_ARMS_MAX = 96, MEASURE_WARM_UPS = 2 };
 
 /* Counters that only grow. */
 typedef struct measure_load {
@@ -28,7 +28,7 @@ typedef struct measure_io {
     void (*load)(void *user, measure_load *load);
     int (*stop)(void *user); /* not 0: end after this round; NULL: never */
     void *user;
-    double (*mhz)(void *user);                /* of the processors on average, 0: unknown; NULL: nobody knows */
+    double (*mhz)(void *user);                /* of the processors that the arms ran on, 0: unknown; NULL: nobody knows */
     double (*faults)(void *user);             /* page faults of this process so far; NULL: nobody knows */
     void (*took)(void *listener, int rounds); /* told after each round that is kept; NULL: nobody listens */
     void *listener;
@@ -39,6 +39,9 @@ extern const measure_io measure_system;
 
 /* Its load when the work of n other processes is ours, too. */
 void measure_system_load(const long *pid, int n, measure_load *load);
+
+/* Mean frequency of the processors that the threads of n processes ran on last (n 0: of this one), MHz; 0: unknown. */
+double measure_system_mhz(const long *pid, int n);
 
 /* What an arm did that a timer alone does not show. */
 typedef struct measure_found {
@@ -61,17 +64,30 @@ typedef struct measure_arm {
     void (*prepare)(void *arm);              /* before a sample: wipes the results, turns to the next inputs */
     uint64_t (*digest)(void *arm, int call); /* of a result as it lies in memory, completing nothing */
     void (*settle)(void *arm);               /* completes whatever may have been put off */
+    uint64_t (*blank)(void *arm);            /* digest of a wiped result, where reading it would bring it into the caches */
+    int (*failed)(void *arm);                /* not 0: it can do no more, and its times mean nothing */
     double call_bytes, pool;                 /* bytes: input of a call; inputs that a sample must visit, 0: not judged */
     measure_found found;                     /* out */
 } measure_arm;
 
+/* What may be held against a round. */
+enum { MEASURE_BUSY = 1, MEASURE_SLOW = 2 };
+
+/* Counters that the system does not have. */
+enum { MEASURE_NO_OTHER = 1, MEASURE_NO_STOLEN = 2, MEASURE_NO_WAITED = 4 };
+
 typedef struct measure_rounds {
-    int rounds;              /* samples of each arm; fewer than asked for when stopped, at least one */
-    int marked;              /* of those, taken under other load */
-    int repeated;            /* marked rounds that were thrown away and taken again */
-    double worst;            /* largest share of the machine that others had during a round, 0 to 1 */
-    int slow;                /* rounds, kept or thrown away, at a lower frequency than others before them */
-    double mhz_min, mhz_max; /* 0: unknown */
+    int rounds;   /* samples of each arm; fewer than asked for when stopped, at least one */
+    int marked;   /* of those: taken under other load, or at a lower frequency */
+    int busy;     /* of those: under other load */
+    int slow;     /* of those: at a lower frequency than the median round */
+    int repeated; /* rounds that were thrown away and taken again */
+    double
+        worst; /* largest share of others in a round that was kept, 0 to 1: their processor time over that of the arm's threads */
+    int unseen;                              /* MEASURE_NO_...: what nobody could watch */
+    double mhz_min, mhz_max;                 /* of the kept rounds, 0: unknown */
+    unsigned char mark[MEASURE_SAMPLES_MAX]; /* [rounds] MEASURE_BUSY | MEASURE_SLOW */
+    float mhz[MEASURE_SAMPLES_MAX];          /* [rounds], 0: unknown */
 } measure_rounds;
 
 /* Warms every arm up, then fills us[0 .. rounds-1] and `found` of every arm. `threads`: how many processors an arm keeps busy.
@@ -81,10 +97,14 @@ int measure_run(const measure_io *io, measure_arm *arms, int n_arms, int rounds,
 
 typedef struct measure_summary {
     double median, min, max;
-    double noise; /* half of the 99 % bootstrap interval of the median, relative to the median */
+    double noise; /* half of the 99 % interval of the median (by order statistics), relative to the median */
 } measure_summary;
 
-void measure_summarise(const double *us, int n, uint64_t seed, measure_summary *s);
+void measure_summarise(const double *us, int n, measure_summary *s);
+
+/* Samples to leave out at each end of n sorted ones so that the rest spans the median in at least 99 of 100 cases, whatever the
+ * distribution: below 8 samples none is enough, and it is 0. */
+int measure_order(int n);
 
 /* How many times faster than the base: median(base) / median(x), with its 99 % interval. */
 typedef struct measure_ratio {

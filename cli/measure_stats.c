@@ -42,32 +42,43 @@ static void interval(double *estimate, double *low, double *high)
     *high = estimate[RESAMPLES - 1 - (int)(tail * RESAMPLES)];
 }
 
-/* 99 % percentile interval of median(base) / median(x), or of median(x) when base is NULL, resampling rounds. */
+/* 99 % percentile interval of median(base) / median(x), resampling rounds. */
 static void bootstrap(const double *base, const double *x, int n, uint64_t seed, double *low, double *high)
 {
     double estimate[RESAMPLES], a[MEASURE_SAMPLES_MAX], b[MEASURE_SAMPLES_MAX];
     for (int r = 0; r < RESAMPLES; r++) {
         for (int i = 0; i < n; i++) {
             int pick = measure_below(&seed, n);
-            a[i] = base ? base[pick] : 0;
+            a[i] = base[pick];
             b[i] = x[pick];
         }
         double m = median_in_place(b, n);
-        estimate[r] = base ? median_in_place(a, n) / m : m;
+        estimate[r] = median_in_place(a, n) / m;
     }
     interval(estimate, low, high);
 }
 
-void measure_summarise(const double *us, int n, uint64_t seed, measure_summary *s)
+int measure_order(int n)
 {
-    double low, high;
-    bootstrap(NULL, us, n, seed, &low, &high);
-    *s = (measure_summary){measure_median(us, n), us[0], us[0], 0};
-    for (int i = 1; i < n; i++) {
-        s->min = fmin(s->min, us[i]);
-        s->max = fmax(s->max, us[i]);
+    double below = 0, binomial = pow(0.5, n); /* of fewer than k samples below the median */
+    int k = 0;
+    for (; 2 * (k + 1) <= n; k++) {
+        below += binomial;
+        if (2 * below > 0.01) break;
+        binomial *= (double)(n - k) / (k + 1);
     }
-    s->noise = 0.5 * (high - low) / s->median;
+    return k > 0 ? k - 1 : 0;
+}
+
+void measure_summarise(const double *us, int n, measure_summary *s)
+{
+    double sorted[MEASURE_SAMPLES_MAX];
+    int k = measure_order(n);
+    memcpy(sorted, us, (size_t)n * sizeof *us);
+    *s = (measure_summary){.median = median_in_place(sorted, n)};
+    s->min = sorted[0];
+    s->max = sorted[n - 1];
+    s->noise = 0.5 * (sorted[n - 1 - k] - sorted[k]) / s->median;
 }
 
 static void judge(measure_ratio *r, double floor)

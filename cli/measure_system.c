@@ -87,25 +87,75 @@ static void system_load(void *user, measure_load *load)
     measure_system_load(NULL, 0, load);
 }
 
-/* Mean of what the governor says, else of what the processor was last seen at. */
+enum { PROCESSORS_MOST = 4096 };
+
+/* Of one processor: what the governor says, else what /proc/cpuinfo last saw; 0: unknown. */
+static double processor_mhz(int processor)
+{
+    char line[256];
+    double value = 0, found = 0;
+    int at = -1;
+    snprintf(line, sizeof line, "/sys/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq", processor);
+    FILE *f = fopen(line, "r");
+    if (f) {
+        int n = fscanf(f, "%lf", &value);
+        fclose(f);
+        if (n == 1) return value * 1e-3;
+    }
+    f = fopen("/proc/cpuinfo", "r");
+    while (f && found <= 0 && fgets(line, sizeof line, f)) {
+        sscanf(line, "processor : %d", &at);
+        if (at == processor && sscanf(line, "cpu MHz : %lf", &value) == 1) found = value;
+    }
+    if (f) fclose(f);
+    return found;
+}
+
+/* The processor that a thread ran on last, field 39 of its stat; the name in field 2 may hold spaces. -1: unknown. */
+static int last_processor(long pid, const char *thread)
+{
+    char path[600], line[1024] = "";
+    int processor = -1;
+    snprintf(path, sizeof path, "/proc/%ld/task/%s/stat", pid, thread);
+    FILE *f = fopen(path, "r");
+    if (!f) return -1;
+    const char *at = fgets(line, sizeof line, f) ? strrchr(line, ')') : NULL;
+    fclose(f);
+    for (int field = 2; at && field < 39; field++) at = strchr(at + 1, ' ');
+    return at && sscanf(at, "%d", &processor) == 1 ? processor : -1;
+}
+
+static void mark_processors(long pid, unsigned char *ran)
+{
+    char path[64];
+    snprintf(path, sizeof path, "/proc/%ld/task", pid);
+    DIR *dir = opendir(path);
+    for (struct dirent *e; dir && (e = readdir(dir)) != NULL;) {
+        int processor = e->d_name[0] == '.' ? -1 : last_processor(pid, e->d_name);
+        if (processor >= 0 && processor < PROCESSORS_MOST) ran[processor] = 1;
+    }
+    if (dir) closedir(dir);
+}
+
+double measure_system_mhz(const long *pid, int n)
+{
+    unsigned char ran[PROCESSORS_MOST] = {0};
+    double sum = 0;
+    int known = 0;
+    if (n == 0) mark_processors((long)getpid(), ran);
+    for (int i = 0; i < n; i++) mark_processors(pid[i], ran);
+    for (int i = 0; i < PROCESSORS_MOST; i++) {
+        double mhz = ran[i] ? processor_mhz(i) : 0;
+        sum += mhz;
+        known += mhz > 0;
+    }
+    return known ? sum / known : 0;
+}
+
 static double system_mhz(void *user)
 {
     (void)user;
-    double sum = 0, value;
-    int n = 0;
-    char line[256];
-    for (int i = 0; i < 1024; i++) {
-        snprintf(line, sizeof line, "/sys/devices/system/cpu/cpu%d/cpufreq/scaling_cur_freq", i);
-        FILE *f = fopen(line, "r");
-        if (!f) break;
-        if (fscanf(f, "%lf", &value) == 1) sum += value * 1e-3, n++;
-        fclose(f);
-    }
-    FILE *f = n ? NULL : fopen("/proc/cpuinfo", "r");
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "cpu MHz : %lf", &value) == 1) sum += value, n++;
-    if (f) fclose(f);
-    return n ? sum / n : 0;
+    return measure_system_mhz(NULL, 0);
 }
 
 static double system_faults(void *user)

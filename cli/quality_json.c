@@ -173,6 +173,7 @@ json_t *quality_json(const quality_run *run)
 {
     json_t *o = result_new("quality", (uint64_t)run->set->seed), *arms = json_array();
     for (int i = 0; i < run->n_arms; i++) json_array_append_new(arms, arm_object(run, &run->arm[i]));
+    result_set_cpu(o, run->set->kv.cpu);
     json_object_set_new(o, "seconds", real(run->seconds));
     json_object_set_new(o, "model", model_object(run));
     json_object_set_new(o, "texts", input_array(run));

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-static char command[4096];
+static cli_text command;
 
 /* A word as a shell would read it. */
 static void add_word(cli_text *t, const char *word)
@@ -28,13 +28,11 @@ static void add_word(cli_text *t, const char *word)
 
 void result_command(int argc, char **argv)
 {
-    cli_text t = {0};
+    cli_text_free(&command);
     for (int i = 0; i < argc; i++) {
-        if (i) cli_text_add(&t, " ", 1);
-        add_word(&t, i == 0 ? cli_file_name(argv[i]) : argv[i]);
+        if (i) cli_text_add(&command, " ", 1);
+        add_word(&command, i == 0 ? cli_file_name(argv[i]) : argv[i]);
     }
-    snprintf(command, sizeof command, "%s", t.data ? t.data : "");
-    cli_text_free(&t);
 }
 
 json_t *result_new(const char *kind, uint64_t seed)
@@ -46,7 +44,7 @@ json_t *result_new(const char *kind, uint64_t seed)
     json_t *o = json_object();
     json_object_set_new(o, "format", json_integer(RESULT_FORMAT));
     json_object_set_new(o, "kind", json_string(kind));
-    json_object_set_new(o, "command", cli_json_text(command));
+    json_object_set_new(o, "command", cli_json_text(command.data ? command.data : ""));
     json_object_set_new(o, "date", json_string(date));
     json_object_set_new(o, "seed", json_integer((json_int_t)seed));
     json_object_set_new(o, "machine", machine_json());
@@ -54,6 +52,11 @@ json_t *result_new(const char *kind, uint64_t seed)
     json_object_set_new(o, "rows", json_array());
     json_object_set_new(o, "refused", json_array());
     return o;
+}
+
+void result_set_cpu(json_t *result, const char *cpu)
+{
+    if (cpu) json_object_set_new(json_object_get(result, "machine"), "cpu", json_string(cpu));
 }
 
 int result_add_run(json_t *result, json_t *run, const char *title)

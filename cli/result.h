@@ -58,6 +58,8 @@ void result_command(int argc, char **argv);
 
 /* A result without runs and rows. Everything random in it comes from that seed. */
 struct json_t *result_new(const char *kind, uint64_t seed);
+/* The instruction set that was asked for, NULL: the best present, which is there already. */
+void result_set_cpu(struct json_t *result, const char *cpu);
 /* Adds a run; takes `run`, borrows the title. Returns its number, to be given to the rows. */
 int result_add_run(struct json_t *result, struct json_t *run, const char *title);
 void result_add_note(struct json_t *run, const char *format, ...) CLI_PRINTF(2, 3);

@@ -46,10 +46,10 @@ static const result_column e2e[] = {
     {"ratio", "times the speed of the baseline", RESULT_RATIO, 0},
     {"ceiling", "ceiling", RESULT_CEILING, 0},
     {"first_ms", "first ms", RESULT_NUMBER, 0},
+    {"first_noise", "±", RESULT_PERCENT, 0},
     {"accounted", "cache MiB", RESULT_MIB, 1},
     {"host", "host", RESULT_MIB, 1},
     {"anonymous", "anonymous", RESULT_MIB, 1},
-    {"allocated", "allocated", RESULT_MIB, 1},
     {"peak", "peak", RESULT_MIB, 1},
     {"memory_verdict", "peak against the baseline", RESULT_TEXT, 0},
     {"text_verdict", "text", RESULT_TEXT, 0},
@@ -123,7 +123,7 @@ static const result_table tables[] = {
     {"e2e", e2e,
      "Each arm is a process of its own. ceiling: Amdahl, if attention to the history took no time; memory, if weights and cache "
      "were\n"
-     "read at the speed of memory. cache and host: as counted; anonymous, allocated, peak (with weights): of the process, "
+     "read at the speed of memory. cache and host: as counted; anonymous, peak (with weights): of the process, "
      "measured."},
     {"compare", compare,
      "Of speed, A and B: over the baseline of the same run; only these can be compared, times of different runs stand there for\n"

@@ -3,6 +3,7 @@
 #include "cli.h"
 #include "progress.h"
 
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,8 +16,16 @@ static int fastest_candidate(const trial *t)
 {
     int best = -1;
     for (int i = 0; i < t->n_rows; i++)
-        if (t->row[i].candidate && (best < 0 || t->row[i].time.median < t->row[best].time.median)) best = i;
+        if (t->row[i].candidate && !t->row[i].failed && (best < 0 || t->row[i].time.median < t->row[best].time.median)) best = i;
     return best;
+}
+
+static void find_failed(trial *t)
+{
+    for (int i = 0; i < t->n_rows; i++) {
+        const measure_arm *a = &t->row[i].arm;
+        t->row[i].failed = a->failed && a->failed(a->arm);
+    }
 }
 
 /* From a few samples. Arms that change must all be run. */
@@ -32,8 +41,9 @@ static int at_first_sight(trial *t, const measure_io *io)
         arm[n].us = us[n];
         of[n++] = i;
     }
-    if (n == 0 || measure_run(io, arm, n, FIRST_SIGHT, t->threads, TRIAL_SEED + 2, &rounds) != 0) return -1;
-    for (int i = 0; i < n; i++) measure_summarise(us[i], rounds.rounds, TRIAL_SEED, &t->row[of[i]].time);
+    if (n == 0 || measure_run(io, arm, n, FIRST_SIGHT, t->threads, t->seed + 2, &rounds) != 0) return -1;
+    for (int i = 0; i < n; i++) measure_summarise(us[i], rounds.rounds, &t->row[of[i]].time);
+    find_failed(t);
     return fastest_candidate(t);
 }
 
@@ -42,21 +52,34 @@ static int at_first_sight(trial *t, const measure_io *io)
 static void keep_worse(trial *t, const double *a, const double *b, int n)
 {
     measure_ratio r;
-    measure_compare(a, b, n, 0, TRIAL_SEED, &r);
+    measure_compare(a, b, n, 0, t->seed, &r);
     if (measure_floor(&r) < t->floor) return;
     t->floor = measure_floor(&r);
     t->against_itself = r;
+    t->floor_of = t->repeated;
 }
 
-static int before_the_rounds(trial *t, const measure_io *io, const measure_arm *twin)
+static int beside_itself(trial *t, const measure_io *io, const measure_arm *twin)
 {
+    double us[2][MEASURE_SAMPLES_MAX];
     measure_arm twice[2] = {t->row[t->repeated].arm, *twin};
     measure_rounds rounds;
-    twice[0].us = t->us;
-    twice[1].us = t->us + t->samples;
-    if (measure_run(io, twice, 2, t->samples, t->threads, TRIAL_SEED, &rounds) != 0) return -1;
-    keep_worse(t, twice[0].us, twice[1].us, rounds.rounds);
+    twice[0].us = us[0];
+    twice[1].us = us[1];
+    if (measure_run(io, twice, 2, t->samples, t->threads, t->seed, &rounds) != 0) return -1;
+    keep_worse(t, us[0], us[1], rounds.rounds);
     return 0;
+}
+
+/* Another row than at first sight turned out to be the fastest: the noise that counts is its own, and that of the first stays the
+ * least. Arms that change cannot be timed again alone; there the floor says whose it is. */
+static int beside_itself_again(trial *t, const measure_io *io)
+{
+    if (t->moves || t->baseline == t->repeated) return 0;
+    t->repeated = t->baseline;
+    measure_arm twin = t->row[t->repeated].arm;
+    if (t->twin && t->twin(t->user, t->repeated, &twin) != 0) return -1;
+    return beside_itself(t, io, &twin);
 }
 
 /* ---- rounds --------------------------------------------------------------------------------------------------------------- */
@@ -71,15 +94,18 @@ static void find_ceilings(trial *t)
     }
 }
 
-static void conclude(trial *t, const double *reader)
+static int conclude(trial *t, const measure_io *io, const double *reader)
 {
     int n = t->rounds.rounds;
-    for (int i = 0; i < t->n_rows; i++) measure_summarise(t->us + i * t->samples, n, TRIAL_SEED, &t->row[i].time);
-    if (t->reader.run) measure_summarise(reader, n, TRIAL_SEED, &t->read);
+    for (int i = 0; i < t->n_rows; i++) measure_summarise(t->us + i * t->samples, n, &t->row[i].time);
+    if (t->reader.run) measure_summarise(reader, n, &t->read);
+    find_failed(t);
     t->baseline = fastest_candidate(t); /* by the run itself, so that no candidate beats it */
+    if (t->baseline < 0 || beside_itself_again(t, io) != 0) return -1;
     const double *base = t->us + t->baseline * t->samples;
-    for (int i = 0; i < t->n_rows; i++) measure_compare(base, t->us + i * t->samples, n, t->floor, TRIAL_SEED, &t->row[i].ratio);
+    for (int i = 0; i < t->n_rows; i++) measure_compare(base, t->us + i * t->samples, n, t->floor, t->seed, &t->row[i].ratio);
     find_ceilings(t);
+    return 0;
 }
 
 static void show(void *bar, int rounds)
@@ -93,7 +119,7 @@ static int run_shown(trial *t, const measure_io *io, measure_arm *all, int n)
     progress bar = progress_begin(t->label, "rounds", t->label ? t->samples : 0);
     own.took = show;
     own.listener = &bar;
-    int code = measure_run(&own, all, n, t->samples, t->threads, TRIAL_SEED + 1, &t->rounds);
+    int code = measure_run(&own, all, n, t->samples, t->threads, t->seed + 1, &t->rounds);
     progress_end(&bar);
     return code;
 }
@@ -115,13 +141,15 @@ static int all_rounds(trial *t, const measure_io *io, const measure_arm *twin)
     if (code != 0) return code;
     for (int i = 0; i < n; i++) t->row[i].arm = all[i];
     keep_worse(t, t->us + t->repeated * t->samples, extra, t->rounds.rounds);
-    conclude(t, extra + t->samples);
-    return 0;
+    if (t->row[t->repeated].arm.failed && (all[t->repeated].failed(all[t->repeated].arm) || twin->failed(twin->arm)))
+        t->floor = INFINITY; /* its samples are no measure of noise */
+    return conclude(t, io, extra + t->samples);
 }
 
 int trial_run(trial *t, const measure_io *io)
 {
     t->floor = 0;
+    t->floor_of = 0;
     t->us = malloc((size_t)(t->n_rows + 2) * (size_t)t->samples * sizeof *t->us);
     t->baseline = t->repeated = t->us ? at_first_sight(t, io) : -1;
     if (t->baseline < 0) {
@@ -130,10 +158,15 @@ int trial_run(trial *t, const measure_io *io)
     }
     measure_arm twin = t->row[t->repeated].arm;
     if (t->twin && t->twin(t->user, t->repeated, &twin) != 0) return -1;
-    int code = t->moves ? 0 : before_the_rounds(t, io, &twin);
+    int code = t->moves ? 0 : beside_itself(t, io, &twin);
     if (code == 0) code = all_rounds(t, io, &twin);
-    if (code != 0) cli_error("out of memory");
+    if (code != 0) cli_error("%s", t->baseline < 0 ? "no row is left to compare with" : "out of memory");
     return code;
+}
+
+bool trial_is_busy(const trial *t)
+{
+    return 2 * t->rounds.marked > t->rounds.rounds;
 }
 
 void trial_free(trial *t)
@@ -171,7 +204,7 @@ const char *trial_doubts(const trial *t, int i, char *text)
     const measure_found *f = &t->row[i].arm.found;
     double best = t->read.min > 0 ? t->read_bytes / t->read.min * 1e-3 : 0;
     text[0] = 0;
-    if (f->late) doubt(text, "in %d samples results were not there when the timer stopped", f->late);
+    if (f->late) doubt(text, "in %d of %d samples results were not there when the timer stopped", f->late, f->judged);
     if (f->settling > put_off_limit * f->timed)
         doubt(text, "work of %.0f %% of a sample was put off until after it", 100 * f->settling / f->timed);
     if (f->reused) doubt(text, "only %d different inputs, less than the pool", f->distinct);

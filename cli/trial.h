@@ -12,7 +12,7 @@
 
 struct json_t;
 
-enum { TRIAL_ROWS_MOST = 80, TRIAL_SEED = 20240229 };
+enum { TRIAL_ROWS_MOST = 80 };
 
 typedef struct trial_row {
     char name[96];
@@ -22,6 +22,7 @@ typedef struct trial_row {
     double amdahl;   /* no ratio of this row can be above, by the share that it works on; 0: unknown */
     measure_summary time;
     measure_ratio ratio; /* against the baseline */
+    bool failed;         /* its arm failed: no figure of this row means anything */
     double ceiling;      /* no ratio of this row can be above, by bytes / what memory gave; 0: unknown */
 } trial_row;
 
@@ -29,6 +30,7 @@ typedef struct trial {
     trial_row row[TRIAL_ROWS_MOST];
     int n_rows;
     int threads, samples;
+    uint64_t seed;     /* of orders and bootstraps */
     const char *label; /* of a line on stderr with the time left; NULL: silent */
     bool moves;        /* arms change as they run (a sequence grows): all run equally often, and only in rounds with all others */
 
@@ -42,14 +44,17 @@ typedef struct trial {
     /* out */
     int baseline;
     int repeated; /* the row that was timed against itself: the fastest candidate at first sight */
+    int floor_of; /* the row whose noise the floor is; another one than the baseline only where arms change */
     measure_ratio against_itself;
-    double floor; /* of the noise: the worse of the baseline against itself before and during the rounds */
+    double
+        floor; /* of the noise: the worse of the baseline against itself before and during the rounds; infinite: nobody knows */
     measure_summary read;
     measure_rounds rounds;
     double *us; /* [row][samples], freed by trial_free */
 } trial;
 
-/* 0, or -1 after a sentence: no candidate, out of memory, or the twin failed. */
+/* 0, or -1 after a sentence: no candidate, out of memory, or the twin failed. An arm that fails on the way costs its own row only,
+ * one whose twin does costs all claims. */
 int trial_run(trial *t, const measure_io *io);
 void trial_free(trial *t);
 
@@ -64,5 +69,10 @@ const char *trial_doubts(const trial *t, int i, char *text);
 /* Fields that every row and every run of a result has. */
 struct json_t *trial_row_json(const trial *t, int i);
 struct json_t *trial_json(const trial *t);
+struct json_t *trial_self_json(const trial *t);
+struct json_t *trial_load_json(const measure_rounds *r); /* what the machine did meanwhile */
+
+/* Does more than half of the samples stand beside other work? Then no row is judged. */
+bool trial_is_busy(const trial *t);
 
 #endif

@@ -26,6 +26,7 @@ static const char *verdict(const trial *t, int i)
 {
     if (i == t->baseline) return "baseline";
     if (t->rounds.rounds < MEASURE_SAMPLES_MIN) return "too few samples";
+    if (trial_is_busy(t)) return "busy machine";
     if (!t->row[i].ratio.distinguishable) return "not distinguishable";
     return t->row[i].ratio.ratio > 1 ? "faster" : "slower";
 }
@@ -54,31 +55,66 @@ json_t *trial_row_json(const trial *t, int i)
     put_known(o, "amdahl", r->amdahl);
     json_object_set_new(o, "verdict", json_string(verdict(t, i)));
     json_object_set_new(o, "distinguishable",
-                        json_boolean(i != t->baseline && t->rounds.rounds >= MEASURE_SAMPLES_MIN && r->ratio.distinguishable));
+                        json_boolean(i != t->baseline && t->rounds.rounds >= MEASURE_SAMPLES_MIN && !trial_is_busy(t) &&
+                                     r->ratio.distinguishable));
     json_object_set_new(o, "doubts", json_string(trial_doubts(t, i, doubts)));
     json_object_set_new(o, "us", samples_json(t, i));
     return o;
 }
 
-json_t *trial_json(const trial *t)
+/* The marked ones by number, as they stand in `us` of every row. */
+static json_t *marks_json(const measure_rounds *r, int mark)
 {
-    json_t *o = json_object(), *self = json_object(), *load = json_object();
-    json_object_set_new(self, "name", json_string(t->row[t->repeated].name));
+    json_t *list = json_array();
+    for (int i = 0; i < r->rounds; i++)
+        if (r->mark[i] & mark) json_array_append_new(list, json_integer(i));
+    return list;
+}
+
+static json_t *unseen_json(int unseen)
+{
+    static const char *const name[] = {"time of other processes", "time that the hypervisor took", "time that threads waited"};
+    json_t *list = json_array();
+    for (int i = 0; i < 3; i++)
+        if (unseen >> i & 1) json_array_append_new(list, json_string(name[i]));
+    return list;
+}
+
+json_t *trial_load_json(const measure_rounds *r)
+{
+    json_t *load = json_object();
+    json_object_set_new(load, "repeated", json_integer(r->repeated));
+    json_object_set_new(load, "marked", json_integer(r->marked));
+    json_object_set_new(load, "busy", json_integer(r->busy));
+    json_object_set_new(load, "slow", json_integer(r->slow));
+    json_object_set_new(load, "busy_samples", marks_json(r, MEASURE_BUSY));
+    json_object_set_new(load, "slow_samples", marks_json(r, MEASURE_SLOW));
+    json_object_set_new(load, "not_watched", unseen_json(r->unseen));
+    put(load, "worst_share", r->worst);
+    put_known(load, "mhz_min", r->mhz_min);
+    put_known(load, "mhz_max", r->mhz_max);
+    return load;
+}
+
+json_t *trial_self_json(const trial *t)
+{
+    json_t *self = json_object();
+    json_object_set_new(self, "name", json_string(t->row[t->floor_of].name));
     put(self, "ratio", t->against_itself.ratio);
     put(self, "low", t->against_itself.low);
     put(self, "high", t->against_itself.high);
-    json_object_set_new(load, "repeated", json_integer(t->rounds.repeated));
-    json_object_set_new(load, "marked", json_integer(t->rounds.marked));
-    json_object_set_new(load, "slow", json_integer(t->rounds.slow));
-    put(load, "worst_share", t->rounds.worst);
-    put_known(load, "mhz_min", t->rounds.mhz_min);
-    put_known(load, "mhz_max", t->rounds.mhz_max);
+    return self;
+}
+
+json_t *trial_json(const trial *t)
+{
+    json_t *o = json_object();
     json_object_set_new(o, "threads", json_integer(t->threads));
     json_object_set_new(o, "baseline", json_string(t->row[t->baseline].name));
-    json_object_set_new(o, "against_itself", self);
+    json_object_set_new(o, "against_itself", trial_self_json(t));
     put(o, "noise_floor", t->floor);
     put_known(o, "read_gb_per_s", trial_read_rate(t));
     put_known(o, "read_gb_per_s_best", t->read.min > 0 ? t->read_bytes / t->read.min * 1e-3 : 0);
-    json_object_set_new(o, "other_load", load);
+    json_object_set_new(o, "other_load", trial_load_json(&t->rounds));
     return o;
 }

@@ -13,6 +13,8 @@ json ops_right 'all(r["wrong"] == "" for r in o["rows"]) and all(r["error"] == 0
 json ops_per_value 'all(abs(r["ns_per_value"] * 64 * 32 / 1e3 / r["us_median"] - 1) < 0.01 for r in o["rows"])'
 json ops_bytes '[r["bytes"] for r in o["rows"][:2]] == [64 * 32 + 64 * 32 * 2 // 8] * 2'
 json ops_no_doubts 'not any("different inputs" in r["doubts"] or "not there" in r["doubts"] for r in o["rows"])'
+json ops_load 'all(set(o["runs"][0]["other_load"]) >= {"repeated", "marked", "busy", "slow", "worst_share"} for r in o["rows"]) and all(r["other_load"]["marked"] >= len(r["other_load"]["busy_samples"]) for r in o["rows"]) and sum(r["other_load"]["marked"] for r in o["rows"]) == 2 * o["runs"][0]["other_load"]["marked"]'
+json ops_floor 'all(r["against_itself"]["name"] == r["base"] and r["read_gb_per_s"] > 0 for r in o["rows"])'
 succeeds ops_again "${small[@]}" --codec uni4 --json --save "$work/b.json"
 
 # B has fewer rows, and what is left out is said.

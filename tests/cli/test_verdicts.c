@@ -9,6 +9,8 @@
 
 #include "cli/bench_e2e.h"
 
+#include <jansson.h>
+
 #include <math.h>
 #include <string.h>
 
@@ -24,6 +26,32 @@ static void test_text(void **state)
     assert_string_equal(verdict, "differs after 2 of 6 bytes");
     assert_false(e2e_text_verdict("abc", "abcd", true, verdict)); /* one more byte is a difference */
     assert_false(e2e_text_verdict("abcd", "abc", true, verdict));
+}
+
+static int difference(const char *a, const char *b, double *gap, bool *near)
+{
+    json_t *x = json_loads(a, 0, NULL), *y = json_loads(b, 0, NULL);
+    assert_true(x && y);
+    int at = e2e_first_difference(x, y, gap, near);
+    json_decref(x);
+    json_decref(y);
+    return at;
+}
+
+/* Arithmetic may decide between two tokens that are nearly as likely, and between no others. */
+static void test_near_ties(void **state)
+{
+    (void)state;
+    static const char base[] = "{\"tokens\": [5, 6, 7], \"gaps\": [3.5, 0.02, 9]}";
+    double gap;
+    bool near;
+    assert_int_equal(difference(base, base, &gap, &near), -1);
+    assert_int_equal(difference(base, "{\"tokens\": [5, 8, 1]}", &gap, &near), 1);
+    assert_true(near && gap == 0.02);
+    assert_int_equal(difference(base, "{\"tokens\": [4, 6, 7]}", &gap, &near), 0);
+    assert_true(!near && gap == 3.5);
+    assert_int_equal(difference(base, "{\"tokens\": [5, 6]}", &gap, &near), 2); /* a list that ends is no tie */
+    assert_false(near);
 }
 
 static void test_memory(void **state)
@@ -87,6 +115,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text),
         cmocka_unit_test(test_memory),
+        cmocka_unit_test(test_near_ties),
         cmocka_unit_test(test_two_runs),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
