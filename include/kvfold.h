@@ -325,7 +325,9 @@ typedef struct kvf_stats_t {
     int64_t
         saturated_scales; /* scales and lengths of coded vectors that f16 cannot hold (above 65504) and that were clipped, since
                                  creation */
-    int64_t reserved[6];
+    int64_t rows_recoded;     /* coded rows of one head that were decoded and coded again when blocks were compacted, since creation:
+                                 codecs whose scales belong to several tokens only */
+    int64_t reserved[5];
 } kvf_stats_t;
 
 KVF_API int kvf_stats(const kvf_cache *cache, kvf_stats_t *s);
@@ -363,7 +365,8 @@ typedef struct kvf_evicted_t {
 KVF_API int kvf_evicted(const kvf_cache *cache, int32_t layer, kvf_evicted_t *e);
 
 /* `accounted` of a cache made with p that holds one sequence of n_tokens rows (0 to 2^36) appended from position 0, before it exists.
- * With a policy that scores rows the most that it can be: which blocks become empty depends on the scores.
+ * With a policy that scores rows it is exact where tokens move between blocks as they are and keys have no stages from the prompt; such
+ * stages may leave up to 3 blocks a layer less, and codecs whose scales belong to several tokens (kivi keys) down to half of them.
  * Negative kvf_error on failure (p->error says why). */
 KVF_API int64_t kvf_bytes(const kvf_params *p, int64_t n_tokens);
 

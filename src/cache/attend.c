@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Planning an attention: checks, items (sequence x KV head x up to 64 query vectors), spans of history, merging.
  * The walk over one item and span is in walk.c. */
-#include "cache/cache.h"
+#include "cache/chain.h"
 #include "cache/check.h"
 
 #include <math.h>
@@ -76,7 +76,8 @@ static int32_t longest_history(const kvf_cache *c)
     int32_t blocks = 0;
     for (int32_t r = 0; r < c->batch.n_runs; r++) {
         const kvfi_sequence *s = &c->sequences[c->batch.runs[r].seq];
-        if (s->n_blocks > blocks) blocks = s->n_blocks;
+        const int32_t links = s->n_links[c->g.layers[c->attend.request.layer].store], n = links ? links : s->n_blocks;
+        if (n > blocks) blocks = n;
     }
     return blocks;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The transaction: begin (checks, makes room), append (stages by reference), commit or abort. Nothing of the cache changes
  * before commit, so abort has nothing to undo. */
-#include "cache/cache.h"
+#include "cache/chain.h"
 #include "cache/check.h"
 
 #include <string.h>
@@ -66,11 +66,23 @@ int64_t kvfi_rows_in_use(const kvf_cache *c)
     return blocks * KVF_BLOCK + open;
 }
 
-/* Room in every pool for `blocks` more. */
-static int pools_room(kvf_cache *c, int32_t blocks)
+/* Blocks that the batch takes of a store: those that it seals, and copies of shared ones into which rows may move. */
+static int32_t blocks_taken(const kvf_cache *c, int32_t store)
+{
+    int32_t blocks = 0;
+    for (int32_t i = 0; i < c->batch.n_runs; i++) {
+        const kvfi_run *r = &c->batch.runs[i];
+        blocks += r->seals;
+        if (r->seals) blocks += kvfi_chain_shared(c, &c->sequences[r->seq], store);
+    }
+    return blocks;
+}
+
+static int pools_room(kvf_cache *c)
 {
     for (int i = 0; i < c->g.n_stores; i++) {
         kvfi_pool *p = &c->pools[i];
+        const int32_t blocks = blocks_taken(c, i);
         if (kvfi_pool_available(p) >= (uint32_t)blocks) continue;
         if (c->reserved_sequences)
             return kvfi_fail(c, KVF_E_FULL, "layer %d: %d more blocks do not fit in the %u that were reserved (%lld tokens)",
@@ -86,18 +98,16 @@ static int pools_room(kvf_cache *c, int32_t blocks)
 static int make_room(kvf_cache *c, int32_t n)
 {
     kvfi_batch *b = &c->batch;
-    int32_t blocks = 0;
     if (c->reserved_sequences && kvfi_rows_in_use(c) + n > c->reserved_tokens)
         return kvfi_fail(c, KVF_E_FULL, "%d more rows do not fit: %lld of the %lld tokens that were reserved are held", (int)n,
                          (long long)kvfi_rows_in_use(c), (long long)c->reserved_tokens);
     for (int32_t i = 0; i < b->n_runs; i++) {
         kvfi_run *r = &b->runs[i];
         r->seals = seals_of(c, r);
-        blocks += r->seals;
-        int rc = kvfi_sequence_room(c, r->seq, c->sequences[r->seq].n_blocks + r->seals);
+        int rc = kvfi_sequence_room(c, r->seq, r->seals);
         if (rc) return rc;
     }
-    int rc = pools_room(c, blocks);
+    int rc = pools_room(c);
     return rc ? rc : kvfi_learn_room(c);
 }
 

@@ -25,6 +25,8 @@ typedef struct kvfi_sequence {
     int32_t has_sink;    /* the sink holds the first rows of block 0 */
     uint64_t sink_alive; /* bit i: sink row i was not removed */
     uint8_t *table;
+    uint8_t *chains;    /* of stores whose policy scores rows (chain.h): one after the other, each with room for as many links */
+    int32_t chain_room; /* links */
     uint8_t *exact;     /* sink and window of every store */
     int32_t learned;    /* rows that have entered the estimates, at most KVFI_EPOCH_LAST */
     int32_t query_copy; /* which copy of the query sums is the committed one */
@@ -34,6 +36,7 @@ typedef struct kvfi_sequence {
     int32_t *left_to;           /* [n_stores] last position that was freed because it left that store's window; -1: none */
     int32_t *evicted;           /* [n_stores] rows that each head has lost to the policy */
     int32_t *first_block;       /* [n_stores] blocks before it have left that store's window and are freed */
+    int32_t *n_links;           /* [n_stores] links of its chain */
     uint64_t *open_dead;        /* bit i of the open rows: removed; window_rows / 64 words */
 } kvfi_sequence;
 
@@ -95,6 +98,7 @@ struct kvf_cache {
     int32_t reserved_batch;
     int64_t reserved_tokens;
     int64_t saturated, saturated_scales;
+    int64_t recoded; /* rows of one head that compaction coded again */
     int32_t said_unturned;
     char error[320];
 };
@@ -170,8 +174,9 @@ enum { KVFI_SPARE_BLOCKS = 8 };
 /* Rows of full-attention layers that memory is held for, over all sequences: what kvf_reserve limits. */
 int64_t kvfi_rows_in_use(const kvf_cache *c);
 
-/* Makes room for a sequence's exact store and for `rows` table rows: KVF_OK, KVF_E_NOMEM or KVF_E_FULL (sentence left). */
-int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t rows);
+/* Makes room for a sequence's exact store and for `blocks` more in its table and its chains: KVF_OK, KVF_E_NOMEM or KVF_E_FULL (sentence
+ * left). */
+int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t blocks);
 
 /* Stores the batch of every store and run (all checked before; cannot fail). */
 void kvfi_seal_batch(kvf_cache *c);
@@ -213,9 +218,10 @@ static inline float *kvfi_table_scale(const uint8_t *table, const kvfi_store *st
     return (float *)(void *)(kvfi_table_c0(table, store, head) + store->k.head_dim);
 }
 
-/* Centre of the segment that a table row's block lies in, centre[dim], and the channel scale it was divided by. */
-const float *kvfi_block_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_store *st, uint8_t *row, int32_t head,
-                               float *centre);
+/* Centre of a segment of positions, centre[dim], and the channel scale of an epoch: what was subtracted from keys, and what they were
+ * divided by. */
+const float *kvfi_key_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_store *st, int32_t epoch, int64_t segment,
+                             int32_t head, float *centre);
 
 /* Token t of a record of `part` that was unfolded to `tile`: transform and block mean undone, x[dim]; stages of the prompt are not. */
 void kvfi_decoded_row(const kvf_cache *c, const kvf_part *part, const void *record, const float *tile, int32_t t, float *x);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Birth, reserve and death of a cache. */
-#include "cache/cache.h"
+#include "cache/chain.h"
 #include "base/text.h"
 
 #include <stdarg.h>
@@ -55,10 +55,10 @@ const char *kvf_cache_error(const kvf_cache *c)
     X(attend.partials, (size_t)g->max_parts * g->partial_bytes, uint8_t)                                                         \
     X(attend.slots, (size_t)g->threads * g->slot_bytes, uint8_t)
 
-/* At the front of the region, for each sequence: open_dead[window_rows / 64]; first_block, left_to, evicted, each [n_stores]. */
+/* At the front of the region, for each sequence: open_dead[window_rows / 64]; first_block, left_to, evicted, n_links, each [n_stores]. */
 static size_t sequence_arrays(const kvfi_geometry *g)
 {
-    return (size_t)g->window_rows / KVF_BLOCK * sizeof(uint64_t) + kvfi_round_up(3 * (size_t)g->n_stores * sizeof(int32_t), 8);
+    return (size_t)g->window_rows / KVF_BLOCK * sizeof(uint64_t) + kvfi_round_up(4 * (size_t)g->n_stores * sizeof(int32_t), 8);
 }
 
 static size_t region_bytes(const kvfi_geometry *g)
@@ -93,6 +93,7 @@ static void place_fixed(kvf_cache *c)
         c->sequences[i].first_block = (int32_t *)(void *)(arrays + (size_t)g->window_rows / KVF_BLOCK * sizeof(uint64_t));
         c->sequences[i].left_to = c->sequences[i].first_block + g->n_stores;
         c->sequences[i].evicted = c->sequences[i].left_to + g->n_stores;
+        c->sequences[i].n_links = c->sequences[i].evicted + g->n_stores;
     }
     for (int i = 0; i < g->threads; i++) atomic_flag_clear(&c->attend.slot_busy[i]);
 }
@@ -153,6 +154,7 @@ void kvf_cache_free(kvf_cache **cache)
         kvfi_sequence *s = &c->sequences[i];
         kvfi_release(&a, s->exact, c->g.sequence_bytes);
         kvfi_release(&a, s->table, (size_t)s->table_rows * c->g.row_bytes);
+        kvfi_release(&a, s->chains, (size_t)s->chain_room * c->g.chain_bytes);
     }
     for (int i = 0; i < c->g.n_stores; i++) kvfi_pool_free(&c->pools[i], &a);
     kvfi_pool_free(&c->tables, &a);
@@ -164,17 +166,30 @@ void kvf_cache_free(kvf_cache **cache)
 
 /* ---- reserve -------------------------------------------------------------------------------------------------------------- */
 
-/* Blocks that a store can need: never more than the sealed rows; a windowed one keeps its window, one that evicts without scores its
- * budget, and during a commit also what one batch seals before the oldest go. */
+/* Blocks that a store can need: never more than the sealed rows; a windowed one keeps its window, one that evicts its budget, and during
+ * a commit also what one batch seals before others go. */
 static uint64_t blocks_needed(const kvfi_geometry *g, const kvfi_store *s, int64_t tokens, int32_t sequences, int32_t batch)
 {
     uint64_t all = (uint64_t)tokens / KVF_BLOCK + (uint64_t)sequences * KVFI_SPARE_BLOCKS, kept = all;
     const uint64_t sealing = (uint64_t)batch / KVF_BLOCK + 3;
     if (s->window)
         kept = ((uint64_t)s->window + (uint64_t)g->keep) / KVF_BLOCK + sealing;
-    else if (s->evicts && !g->evict.policy->score)
+    else if (s->chained)
+        kept = (uint64_t)kvfi_chain_blocks(g, s, tokens / KVF_BLOCK) + sealing + KVFI_SPARE_BLOCKS;
+    else if (s->evicts)
         kept = (uint64_t)kvfi_evict_budget(&g->evict, tokens) / KVF_BLOCK + sealing + KVFI_SPARE_BLOCKS;
     return kept * (uint64_t)sequences < all ? kept * (uint64_t)sequences : all;
+}
+
+/* Links of the longest chain of one sequence. */
+static int64_t links_needed(const kvfi_geometry *g, int64_t tokens, int32_t batch)
+{
+    int64_t most = 0;
+    for (int i = 0; i < g->n_stores; i++) {
+        const int64_t links = g->stores[i].chained ? (int64_t)blocks_needed(g, &g->stores[i], tokens, 1, batch) : 0;
+        if (links > most) most = links;
+    }
+    return most;
 }
 
 static int reserve_pools(kvf_cache *c, int64_t tokens, int32_t sequences, int32_t batch)
@@ -214,11 +229,13 @@ static int32_t sequences_mapped(const kvf_cache *c)
     return n;
 }
 
-static int map_sequence(kvf_cache *c, kvfi_sequence *s, int64_t rows)
+static int map_sequence(kvf_cache *c, kvfi_sequence *s, int64_t rows, int64_t links)
 {
     if (!s->exact) s->exact = kvfi_alloc(&c->a, c->g.sequence_bytes);
     if (!s->exact)
         return kvfi_fail(c, KVF_E_NOMEM, "out of memory: the exact rows of a sequence need %zu bytes", c->g.sequence_bytes);
+    if (kvfi_chain_grow(c, s, links))
+        return kvfi_fail(c, KVF_E_NOMEM, "out of memory: %lld blocks with positions of their own", (long long)links);
     return rows > s->table_rows ? grow_table(c, s, rows) : KVF_OK;
 }
 
@@ -236,30 +253,35 @@ static int adopt_spare(kvf_cache *c, kvfi_sequence *s)
     for (int i = 0; i < c->g.max_sequences; i++) {
         kvfi_sequence *o = &c->sequences[i];
         if (o == s || o->used || !o->exact || in_batch(c, i)) continue;
-        s->exact = o->exact, s->table = o->table, s->table_rows = o->table_rows;
-        o->exact = NULL, o->table = NULL, o->table_rows = 0;
+        s->exact = o->exact, s->table = o->table, s->table_rows = o->table_rows, s->chains = o->chains,
+        s->chain_room = o->chain_room;
+        o->exact = o->table = o->chains = NULL, o->table_rows = o->chain_room = 0;
         return 1;
     }
     return 0;
 }
 
-int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t rows)
+/* What an array of `room` entries grows to when `need` are wanted. */
+static int64_t grown(int64_t room, int64_t need)
+{
+    return need <= room ? 0 : need < 2 * room ? 2 * room : need < 16 ? 16 : need;
+}
+
+int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t blocks)
 {
     kvfi_sequence *s = &c->sequences[seq];
+    const int64_t rows = (int64_t)s->n_blocks + blocks, links = c->g.chain_bytes ? (int64_t)kvfi_chain_longest(c, s) + blocks : 0;
     if (c->reserved_sequences) {
         if (!s->exact && !adopt_spare(c, s))
             return kvfi_fail(c, KVF_E_FULL, "sequence %d is one more than the %d that were reserved", (int)seq,
                              (int)c->reserved_sequences);
-        if (rows > s->table_rows)
-            return kvfi_fail(c, KVF_E_FULL, "sequence %d needs %d blocks, %d were reserved (%lld tokens)", (int)seq, (int)rows,
-                             (int)s->table_rows, (long long)c->reserved_tokens);
+        if (rows > s->table_rows || links > s->chain_room)
+            return kvfi_fail(c, KVF_E_FULL, "sequence %d needs %lld blocks, %d were reserved (%lld tokens)", (int)seq,
+                             (long long)(rows > s->table_rows ? rows : links),
+                             (int)(rows > s->table_rows ? s->table_rows : s->chain_room), (long long)c->reserved_tokens);
         return KVF_OK;
     }
-    int64_t grown = rows <= s->table_rows               ? 0
-                    : rows < 2 * (int64_t)s->table_rows ? 2 * (int64_t)s->table_rows
-                    : rows < 16                         ? 16
-                                                        : rows;
-    return map_sequence(c, s, grown);
+    return map_sequence(c, s, grown(s->table_rows, rows), grown(s->chain_room, links));
 }
 
 int kvf_reserve(kvf_cache *c, int64_t tokens, int32_t sequences, int32_t batch)
@@ -282,7 +304,8 @@ int kvf_reserve(kvf_cache *c, int64_t tokens, int32_t sequences, int32_t batch)
     if (!rc) rc = reserve_sets(c, sequences);
     for (int i = 0; i < g->max_sequences && !rc; i++)
         if (c->sequences[i].exact || sequences_mapped(c) < sequences)
-            rc = map_sequence(c, &c->sequences[i], tokens / KVF_BLOCK + 1 + KVFI_SPARE_BLOCKS);
+            rc = map_sequence(c, &c->sequences[i], tokens / KVF_BLOCK + 1 + KVFI_SPARE_BLOCKS,
+                              links_needed(g, tokens, g->max_batch));
     if (rc) return rc;
     c->reserved_tokens = tokens;
     if (sequences > c->reserved_sequences) c->reserved_sequences = sequences;

@@ -3,18 +3,25 @@
  * ended where that block became due: it knows the blocks up to this one and counts R newer rows. So how rows are cut into batches cannot
  * change what stays. Of every head, rows that are not protected go by ascending score, equal ones by ascending position, until the
  * budget is met; rows that stay are not touched. */
-#include "cache/cache.h"
+#include "cache/chain.h"
 
 #include <string.h>
 
-/* One choice: table rows 0 .. blocks - 1 of one store, positions low <= p < high may go. */
+/* One choice of one store: rows of its first n groups, positions low <= p < high may go. A group is 64 rows of a head: a block of the
+ * table, or a bin of a chain. */
 typedef struct choice {
     kvf_cache *c;
     const kvfi_sequence *s;
     const kvfi_store *st;
-    int32_t blocks;
+    int32_t n;
     int64_t low, high, budget;
 } choice;
+
+typedef struct group {
+    uint64_t *alive;
+    const kvfi_bin *bin; /* NULL: a block of the table, without scores, */
+    int32_t first;       /* whose rows have positions from here on */
+} group;
 
 void kvfi_score_rows(kvf_cache *c, const kvfi_store *st, uint8_t *row, int32_t head, const float *x)
 {
@@ -26,27 +33,40 @@ void kvfi_score_rows(kvf_cache *c, const kvfi_store *st, uint8_t *row, int32_t h
     }
 }
 
-static uint64_t *alive_of(const choice *o, int32_t block, int32_t head)
+static group group_at(const choice *o, int32_t i, int32_t head)
 {
-    return &kvfi_row_valid(o->c, kvfi_row(o->c, o->s, block))[o->st->first_head + head];
+    if (o->st->chained) {
+        kvfi_bin *bin = &kvfi_link_at(o->s, o->st, i)->bin[head];
+        return (group){&bin->alive, bin, 0};
+    }
+    uint8_t *row = kvfi_row(o->c, o->s, i);
+    return (group){&kvfi_row_valid(o->c, row)[o->st->first_head + head], NULL, *kvfi_row_first(row)};
 }
 
-/* Living rows of a block that may go. */
-static uint64_t eligible(const choice *o, int32_t block, int32_t head)
+/* Living rows of a group that may go. */
+static uint64_t eligible(const choice *o, const group *g)
 {
-    const int64_t first = *kvfi_row_first(kvfi_row(o->c, o->s, block));
-    return *alive_of(o, block, head) & kvfi_range_bits(first, o->low, o->high);
+    if (!*g->alive) return 0;
+    return *g->alive & (g->bin ? kvfi_bin_range(g->bin, o->low, o->high) : kvfi_range_bits(g->first, o->low, o->high));
 }
 
-/* Counts of eligible scores by `byte` (1: the high one), of those whose high byte is `high` when the low one is counted. */
-static void count_scores(const choice *o, int32_t head, int byte, uint32_t high, int32_t counts[256])
+/* What rows are ranked by: score, then position. No two of a head are equal. */
+static uint64_t rank_of(const group *g, int t)
+{
+    return g->bin ? (uint64_t)g->bin->score[t] << 32 | (uint32_t)g->bin->pos[t] : (uint64_t)g->first + (uint64_t)t;
+}
+
+/* Of the eligible rows whose rank above bit `shift` + 8 is `above`, how many have which next 8 bits. */
+static void count_ranks(const choice *o, int32_t head, int shift, uint64_t above, int32_t counts[256])
 {
     memset(counts, 0, 256 * sizeof *counts);
-    for (int32_t b = 0; b < o->blocks; b++) {
-        const uint64_t rows = eligible(o, b, head);
-        const uint16_t *scores = kvfi_row_scores(o->c, kvfi_row(o->c, o->s, b), o->st, head);
-        for (int t = 0; rows && t < KVF_BLOCK; t++)
-            if ((rows >> t & 1) && (byte || scores[t] >> 8 == high)) counts[byte ? scores[t] >> 8 : scores[t] & 255]++;
+    for (int32_t i = 0; i < o->n; i++) {
+        const group g = group_at(o, i, head);
+        const uint64_t rows = eligible(o, &g);
+        for (int t = 0; rows && t < KVF_BLOCK; t++) {
+            const uint64_t rank = rank_of(&g, t);
+            if ((rows >> t & 1) && rank >> (shift + 8) == above) counts[rank >> shift & 255]++;
+        }
     }
 }
 
@@ -58,69 +78,65 @@ static uint32_t find_bin(const int32_t counts[256], int32_t *drop)
     return bin;
 }
 
-/* Rows of a block whose score is below the threshold, and of those that are equal to it the first *ties. */
-static uint64_t below(const uint16_t *scores, uint64_t rows, uint32_t threshold, int32_t *ties)
+/* The highest rank among the `drop` lowest: a radix selection, byte by byte from the top, until a bin goes whole. */
+static uint64_t threshold(const choice *o, int32_t head, int32_t drop)
 {
-    uint64_t gone = 0;
-    for (int t = 0; rows && t < KVF_BLOCK; t++) {
-        if (!(rows >> t & 1)) continue;
-        const uint32_t score = scores ? scores[t] : threshold;
-        if (score < threshold)
-            gone |= (uint64_t)1 << t;
-        else if (score == threshold && *ties > 0)
-            gone |= (uint64_t)1 << t, --*ties;
+    int32_t counts[256];
+    uint64_t rank = 0;
+    for (int shift = 40; shift >= 0; shift -= 8) {
+        count_ranks(o, head, shift, rank, counts);
+        const uint32_t bin = find_bin(counts, &drop);
+        rank = rank << 8 | bin;
+        if (counts[bin] == drop) return ((rank + 1) << shift) - 1;
     }
-    return gone;
+    return rank;
 }
 
 static void drop_lowest(const choice *o, int32_t head, int32_t drop)
 {
-    int32_t counts[256], ties = drop;
-    uint32_t threshold = 0;
-    if (o->c->g.n_scored) {
-        count_scores(o, head, 1, 0, counts);
-        const uint32_t high = find_bin(counts, &ties);
-        count_scores(o, head, 0, high, counts);
-        threshold = high << 8 | find_bin(counts, &ties);
+    const uint64_t highest = threshold(o, head, drop);
+    for (int32_t i = 0; i < o->n; i++) {
+        const group g = group_at(o, i, head);
+        const uint64_t rows = eligible(o, &g);
+        uint64_t gone = 0;
+        for (int t = 0; rows && t < KVF_BLOCK; t++) gone |= (uint64_t)(rank_of(&g, t) <= highest) << t;
+        *g.alive &= ~(gone & rows);
     }
-    for (int32_t b = 0; b < o->blocks; b++)
-        *alive_of(o, b, head) &=
-            ~below(kvfi_row_scores(o->c, kvfi_row(o->c, o->s, b), o->st, head), eligible(o, b, head), threshold, &ties);
 }
 
 /* Rows of a head above its budget that may go. The exact rows count: the living sink, and R newer ones. */
 static int32_t surplus(const choice *o, int32_t head)
 {
     int64_t held = o->c->g.recent + (o->s->has_sink ? kvfi_popcount(o->s->sink_alive) : 0), may_go = 0;
-    for (int32_t b = 0; b < o->blocks; b++) {
-        held += kvfi_popcount(*alive_of(o, b, head));
-        may_go += kvfi_popcount(eligible(o, b, head));
+    for (int32_t i = 0; i < o->n; i++) {
+        const group g = group_at(o, i, head);
+        held += kvfi_popcount(*g.alive);
+        may_go += kvfi_popcount(eligible(o, &g));
     }
     const int64_t over = held - o->budget;
     return (int32_t)(over <= 0 ? 0 : over < may_go ? over : may_go);
 }
 
-/* The choice that belongs to table row `block`. */
+/* The choice that belongs to table row `block`, whose chained blocks are in their chains by now. */
 static void choose(kvf_cache *c, kvfi_sequence *s, int32_t block)
 {
     const int32_t first = *kvfi_row_first(kvfi_row(c, s, block));
     const int64_t next = (int64_t)first + KVF_BLOCK + c->g.recent;
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
-        choice o = {c,
-                    s,
-                    st,
-                    block + 1,
-                    (int64_t)s->start + c->g.evict.sink,
-                    next - c->g.evict.recent,
-                    kvfi_budget_at(&c->g, s->start, first)};
-        int32_t drop = 0;
-        for (int32_t h = 0; st->evicts && h < st->kv_heads; h++) {
-            drop = surplus(&o, h); /* the same for each: they began alike, and a removal takes a row from all */
+        if (!st->evicts) continue;
+        choice o = {.c = c, .s = s, .st = st, .n = st->chained ? s->n_links[i] : block + 1};
+        o.low = (int64_t)s->start + c->g.evict.sink, o.high = next - c->g.evict.recent;
+        o.budget = kvfi_budget_at(&c->g, s->start, first);
+        int32_t most = 0;
+        for (int32_t h = 0; h < st->kv_heads; h++) {
+            const int32_t drop = surplus(&o, h); /* the same for each, but where a removal met rows that only some still held */
             if (drop) drop_lowest(&o, h, drop);
+            if (drop > most) most = drop;
         }
-        s->evicted[i] += drop;
-        if (drop) s->policy_end = (int32_t)next;
+        s->evicted[i] += most;
+        if (most) s->policy_end = (int32_t)next;
+        if (st->chained) kvfi_chain_pack(c, s, i);
     }
 }
 
@@ -131,7 +147,7 @@ static int sweep_row(kvf_cache *c, uint8_t *row)
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
         uint32_t *id = &kvfi_row_ids(c, row)[i];
-        uint64_t any = !st->evicts;
+        uint64_t any = !st->evicts || st->chained;
         for (int32_t h = 0; h < st->kv_heads; h++) any |= kvfi_row_valid(c, row)[st->first_head + h];
         if (!any && *id != KVFI_NO_BLOCK) {
             kvfi_pool_drop(&c->pools[i], &c->a, *id, 0);
@@ -161,7 +177,10 @@ static void sweep(kvf_cache *c, kvfi_sequence *s)
 
 void kvfi_evict_rows(kvf_cache *c, kvfi_sequence *s, int32_t seals)
 {
-    for (int32_t block = s->n_blocks - seals; block < s->n_blocks; block++) choose(c, s, block);
+    for (int32_t block = s->n_blocks - seals; block < s->n_blocks; block++) {
+        kvfi_chain_adopt(c, s, kvfi_row(c, s, block));
+        choose(c, s, block);
+    }
     sweep(c, s);
     kvfi_count_wasted(c, s);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 #include "cache/geometry.h"
-#include "cache/cache.h"
+#include "cache/chain.h"
 #include "cache/rows.h"
 #include "base/text.h"
+#include "codec/shared/move.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
 
@@ -28,12 +29,31 @@ static kvfi_kept newest_blocks(const kvfi_geometry *g, int64_t sealed)
 
 kvfi_kept kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next)
 {
-    if (s->evicts && !g->evict.policy->score && sealed) return newest_blocks(g, sealed);
+    if (s->chained) return (kvfi_kept){0, sealed};
+    if (s->evicts && sealed) return newest_blocks(g, sealed);
     if (!s->window) return (kvfi_kept){0, 0};
     /* Block b is freed when 64 b + 63 <= next - keep - window. */
     int64_t reach = next - g->keep - s->window - (KVF_BLOCK - 1);
     int64_t freed = reach < 0 ? 0 : reach / KVF_BLOCK + 1;
     return (kvfi_kept){0, freed < sealed ? freed : sealed};
+}
+
+/* Epochs that `sealed` blocks of a sequence were coded with. */
+static int64_t epochs_of(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed)
+{
+    return s->self ? kvfi_epoch_of(sealed * KVF_BLOCK + g->recent) - kvfi_epoch_of(KVF_BLOCK + g->recent) + 1 : 1;
+}
+
+/* n rows in bins, of which all but one an epoch hold 64, or at least 32: pack.c. */
+int64_t kvfi_chain_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed)
+{
+    if (!sealed) return 0;
+    const int64_t coded = sealed * KVF_BLOCK - g->sink, epochs = epochs_of(g, s, sealed);
+    int64_t rows = kvfi_budget_at(g, 0, (sealed - 1) * KVF_BLOCK) - g->recent - g->sink;
+    if (rows > coded) rows = coded;
+    if (rows < 0) rows = 0;
+    const int64_t blocks = s->moves ? (rows + epochs * (KVF_BLOCK - 1)) / KVF_BLOCK : rows / (KVF_BLOCK / 2) + epochs;
+    return blocks < sealed ? blocks : sealed;
 }
 
 int64_t kvfi_budget_at(const kvfi_geometry *g, int64_t start, int64_t first)
@@ -353,7 +373,13 @@ static void setup_eviction(kvfi_geometry *g)
         kvfi_store *s = &g->stores[i];
         s->evicts = kvfi_evicts(&g->evict) && !s->window;
         s->first_score = g->n_scored;
-        if (s->evicts && g->evict.policy->score) g->n_scored += s->kv_heads;
+        s->chained = s->evicts && g->evict.policy->score;
+        s->moves = kvfi_part_moves(&s->k) && (s->v_in_k || kvfi_part_moves(&s->v));
+        s->chain_offset = g->chain_bytes;
+        if (!s->chained) continue;
+        g->n_scored += s->kv_heads;
+        s->link_bytes = kvfi_link_bytes(s->kv_heads);
+        g->chain_bytes += s->link_bytes;
     }
 }
 
@@ -404,6 +430,7 @@ static void lay_out_scratch(kvfi_geometry *g)
     g->slot_acc_rotated = advance(&at, KVFI_VECTORS * v_pad * f);
     g->slot_tile_k = advance(&at, k_pad * KVF_BLOCK * f);
     g->slot_tile_v = advance(&at, v_pad * KVF_BLOCK * f);
+    if (g->chain_bytes) g->slot_offsets = advance(&at, KVFI_OFFSET_BYTES);
     if (g->exact_bits < 16) {
         g->slot_rows_k = advance(&at, k_pad * KVF_BLOCK * f);
         g->slot_rows_v = advance(&at, v_pad * KVF_BLOCK * f);

@@ -13,7 +13,10 @@
 
 enum {
     KVFI_VECTORS = 64, /* most query vectors that one part handles at a time: its scores fill 16 KiB of L1 */
-    KVFI_DIRECT = 16   /* up to this many vectors read packed codes directly; more unfold a tile first */
+    KVFI_DIRECT = 16,  /* up to this many vectors read packed codes directly; more unfold a tile first */
+    KVFI_OFFSETS =
+        1024, /* segments whose centre's share of the scores is remembered, for up to 16 vectors; for 64 a quarter of them */
+    KVFI_OFFSET_BYTES = KVFI_OFFSETS * (8 + KVFI_DIRECT * 4)
 };
 
 /* A layer that owns keys and values, with everything needed to store a token of it. */
@@ -28,6 +31,10 @@ typedef struct kvfi_store {
     int32_t first_head;  /* its first validity word in a table row */
     int32_t evicts;      /* the policy drops rows of it: it has no window of its own */
     int32_t first_score; /* its first head among those whose scores are kept */
+    int32_t chained;     /* the policy scores its rows: its blocks lie in chains (chain.h) */
+    int32_t moves;       /* its tokens move between records as they are */
+    size_t link_bytes;   /* of a link of its chain */
+    size_t chain_offset; /* link bytes of the chained stores before it */
     size_t record_bytes; /* one head of one block: K record, then V record */
     size_t block_bytes;  /* kv_heads records */
     size_t k_row, v_row; /* bytes of one exact row of one head */
@@ -86,10 +93,11 @@ typedef struct kvfi_geometry {
     /* A row of a sequence's block table: int32 first position and epoch, then ids[n_stores], validity[n_heads], uint16
        scores[n_scored][64]. */
     size_t row_ids, row_valid, row_scores, row_bytes;
+    size_t chain_bytes;    /* a link of every chained store */
     size_t sequence_bytes; /* exact store of one sequence */
     /* Scratch of one thread inside attention: offsets and size; see attend.c. */
     size_t slot_q, slot_rotated, slot_prepared, slot_scores, slot_bias, slot_acc, slot_acc_rotated, slot_tile_k, slot_tile_v,
-        slot_rows_k, slot_rows_v, slot_bytes;
+        slot_rows_k, slot_rows_v, slot_offsets, slot_bytes;
     int32_t seal_each;
     size_t coded_rows, coded_record,
         coded_bytes;      /* seal_each: offsets of an x[64][pad] tile pair (0), rows and a record; size of all */
@@ -106,11 +114,14 @@ typedef struct kvfi_geometry {
 int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows, int64_t open);
 
 /* Blocks that a store keeps of a sequence with `sealed` blocks whose next position is `next` (first position 0): the first `head` and
- * those from `tail` on. With a policy that keeps scores the most that it can be. */
+ * those from `tail` on; none of chained stores. */
 typedef struct kvfi_kept {
     int64_t head, tail;
 } kvfi_kept;
 kvfi_kept kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next);
+
+/* Blocks of a chained store after `sealed` blocks: exact when its tokens move and it estimates nothing, else the most that it can be. */
+int64_t kvfi_chain_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed);
 
 /* May a block whose last position is `last` be freed when the next position is `next`? */
 static inline int kvfi_left_window(const kvfi_geometry *g, const kvfi_store *s, int64_t last, int64_t next)

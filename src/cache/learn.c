@@ -195,13 +195,13 @@ void kvfi_forget_sets(kvf_cache *c, kvfi_sequence *s)
 
 /* ---- what a block was coded with ---------------------------------------------------------------------------------------------- */
 
-const float *kvfi_block_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_store *st, uint8_t *row, int32_t head,
-                               float *centre)
+const float *kvfi_key_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_store *st, int32_t epoch, int64_t segment,
+                             int32_t head, float *centre)
 {
     double turned[1024];
-    const uint8_t *table = kvfi_table(c, s, *kvfi_row_epoch(row), st);
+    const uint8_t *table = kvfi_table(c, s, epoch, st);
     memcpy(turned, kvfi_table_c0(table, st, head), (size_t)st->k.head_dim * sizeof *turned);
-    kvfi_turn(turned, st->pairs, kvfi_table_turns(table) ? st->n_pairs : 0, *kvfi_row_first(row) / KVFI_SEGMENT);
+    kvfi_turn(turned, st->pairs, kvfi_table_turns(table) ? st->n_pairs : 0, segment);
     for (int32_t d = 0; d < st->k.head_dim; d++) centre[d] = (float)turned[d];
     return kvfi_table_scale(table, st, head);
 }

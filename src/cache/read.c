@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Reading rows back as attention sees them: exact ones as they are, packed ones decoded, with transform and stages undone. */
 #include "base/half.h"
-#include "cache/cache.h"
+#include "cache/chain.h"
 #include "cache/rows.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
@@ -42,10 +42,17 @@ static int from_window(const reader *r, int64_t pos, float *out)
     return 1;
 }
 
-static void undo_stages(const reader *r, uint8_t *row, float *x)
+/* A row in a block. */
+typedef struct place {
+    uint32_t id;
+    int32_t t, epoch;
+    int64_t segment; /* whose centre was subtracted */
+} place;
+
+static void undo_stages(const reader *r, const place *at, float *x)
 {
     float centre[1024];
-    const float *scale = kvfi_block_stages(r->c, r->s, r->st, row, r->head, centre);
+    const float *scale = kvfi_key_stages(r->c, r->s, r->st, at->epoch, at->segment, r->head, centre);
     kvfi_unstage_rows(x, 1, r->st->k.head_dim, centre, scale);
 }
 
@@ -58,17 +65,17 @@ void kvfi_decoded_row(const kvf_cache *c, const kvf_part *part, const void *reco
     kvfi_rotate_back(&part->rot, c->g.kernels.hadamard, x, (size_t)part->dim, 1);
 }
 
-/* Token t of a block: the whole record is decoded, which costs nothing that matters here. */
-static void from_block(const reader *r, uint8_t *row, uint32_t id, int32_t t, float *out)
+/* The whole record is decoded, which costs nothing that matters here. */
+static void from_block(const reader *r, const place *at, float *out)
 {
     const int values = r->side == KVF_V && !r->st->v_in_k;
     const kvf_part *part = values ? &r->st->v : &r->st->k;
-    const uint8_t *record = kvfi_pool_data(&r->c->pools[r->store], id) + (size_t)r->head * r->st->record_bytes;
+    const uint8_t *record = kvfi_pool_data(&r->c->pools[r->store], at->id) + (size_t)r->head * r->st->record_bytes;
     float *tile = (float *)(void *)(r->c->attend.slots + r->c->g.slot_tile_k), x[1024];
     if (values) record += r->st->k.bytes;
     r->c->g.kernels.kind[part->kind].unfold(part, record, tile);
-    kvfi_decoded_row(r->c, part, record, tile, t, x);
-    if (!values && r->st->staged) undo_stages(r, row, x);
+    kvfi_decoded_row(r->c, part, record, tile, at->t, x);
+    if (!values && r->st->staged) undo_stages(r, at, x);
     memcpy(out, x, (size_t)r->dim * sizeof *out);
 }
 
@@ -80,7 +87,23 @@ static int from_body(const reader *r, int64_t pos, float *out)
         const uint32_t id = kvfi_row_ids(r->c, row)[r->store];
         if (t < 0 || t >= KVF_BLOCK || id == KVFI_NO_BLOCK) continue;
         if (!(kvfi_row_valid(r->c, row)[r->st->first_head + r->head] >> t & 1)) continue;
-        from_block(r, row, id, (int32_t)t, out);
+        const place at = {id, (int32_t)t, *kvfi_row_epoch(row), *kvfi_row_first(row) / KVFI_SEGMENT};
+        from_block(r, &at, out);
+        return 1;
+    }
+    return 0;
+}
+
+static int from_chain(const reader *r, int64_t pos, float *out)
+{
+    for (int32_t i = 0; i < r->s->n_links[r->store]; i++) {
+        const kvfi_link *link = kvfi_link_at(r->s, r->st, i);
+        const kvfi_bin *bin = &link->bin[r->head];
+        const uint64_t found = bin->alive & kvfi_bin_range(bin, pos, pos + 1);
+        if (!found) continue;
+        const int32_t t = kvfi_popcount(found - 1);
+        const place at = {link->id, t, bin->epoch, kvfi_bin_segment(bin, t)};
+        from_block(r, &at, out);
         return 1;
     }
     return 0;
@@ -109,7 +132,9 @@ int kvf_seq_read(kvf_cache *c, int32_t seq, int32_t layer, kvf_side side, int32_
     const kvfi_layer *l = &c->g.layers[layer];
     reader r = {
         c, &c->sequences[seq], &c->g.stores[l->store], l->store, (int32_t)side, head, side == KVF_K ? l->k_dim : l->v_dim};
-    if (r.s->used && (from_window(&r, pos, out) || from_sink(&r, pos, out) || from_body(&r, pos, out))) return KVF_OK;
+    if (r.s->used &&
+        (from_window(&r, pos, out) || from_sink(&r, pos, out) || from_body(&r, pos, out) || from_chain(&r, pos, out)))
+        return KVF_OK;
     return kvfi_fail(c, KVF_E_POSITION, "read: layer %d, head %d holds no row at position %d of sequence %d", (int)layer,
                      (int)head, (int)pos, (int)seq);
 }

@@ -78,7 +78,7 @@ static kvfi_open_rows open_values(const kvf_cache *c, const kvfi_sequence *s, co
 static void apply_stages(const kvf_cache *c, const kvfi_sequence *s, const kvfi_store *st, uint8_t *row, int32_t head, float *x)
 {
     float centre[1024];
-    const float *scale = kvfi_block_stages(c, s, st, row, head, centre);
+    const float *scale = kvfi_key_stages(c, s, st, *kvfi_row_epoch(row), *kvfi_row_first(row) / KVFI_SEGMENT, head, centre);
     kvfi_stage_rows(x, KVF_BLOCK, st->k.head_dim, centre, scale);
 }
 

@@ -37,8 +37,8 @@ static void code(const piece *p)
     float *x = (float *)(void *)c->attend.coded, *tile = x + (c->g.coded_rows / sizeof *x) / 2, centre[1024], row[1024];
     void *record = c->attend.coded + c->g.coded_record;
     const int32_t dim = p->part->head_dim, staged = p->part->side == KVF_K && p->st->staged;
-    int32_t head_of_row[2] = {p->first, p->s->n_sets - 1}; /* a table row begins with position and epoch */
-    const float *scale = staged ? kvfi_block_stages(c, p->s, p->st, (uint8_t *)head_of_row, p->head, centre) : NULL;
+    const float *scale =
+        staged ? kvfi_key_stages(c, p->s, p->st, p->s->n_sets - 1, p->first / KVFI_SEGMENT, p->head, centre) : NULL;
     load(p, x);
     if (staged) kvfi_stage_rows(x, KVF_BLOCK, dim, centre, scale);
     p->part->codec->encode(p->part, x, record);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Sequences: remove, copy, keep. Positions are looked up, never derived from the number of rows kept. */
-#include "cache/cache.h"
+#include "cache/chain.h"
 
 #include <string.h>
 
@@ -116,6 +116,7 @@ static void drop_blocks_from(kvf_cache *c, kvfi_sequence *s, int32_t block)
 static void drop_all_blocks(kvf_cache *c, kvfi_sequence *s)
 {
     drop_blocks_from(c, s, 0);
+    kvfi_chain_clear(c, s);
     s->gone = s->policy_end = 0;
     for (int i = 0; i < c->g.n_stores; i++) s->left_to[i] = -1, s->evicted[i] = 0;
 }
@@ -130,7 +131,8 @@ static void clear_sequence(kvf_cache *c, kvfi_sequence *s)
     if (!c->reserved_sequences) {
         kvfi_release(&c->a, s->exact, c->g.sequence_bytes);
         kvfi_release(&c->a, s->table, (size_t)s->table_rows * c->g.row_bytes);
-        s->exact = NULL, s->table = NULL, s->table_rows = 0;
+        kvfi_release(&c->a, s->chains, (size_t)s->chain_room * c->g.chain_bytes);
+        s->exact = s->table = s->chains = NULL, s->table_rows = s->chain_room = 0;
     } else {
         kvfi_trim(&c->a, s->exact, c->g.sequence_bytes);
     }
@@ -155,6 +157,7 @@ static void kill_in_block(kvf_cache *c, uint8_t *row, int64_t p0, int64_t p1)
 static void kill_range(kvf_cache *c, kvfi_sequence *s, int64_t p0, int64_t p1)
 {
     for (int32_t b = 0; b < s->n_blocks; b++) kill_in_block(c, kvfi_row(c, s, b), p0, p1);
+    kvfi_chain_kill(c, s, p0, p1);
     if (s->has_sink) s->sink_alive &= ~kvfi_range_bits(s->start, p0, p1);
     for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++) {
         int64_t first = (int64_t)s->open_pos + w * KVF_BLOCK, end = (int64_t)s->open_pos + s->open;
@@ -262,7 +265,8 @@ static int check_copy(kvf_cache *c, int32_t src, int32_t dst)
     if (c->reserved_sequences && kvfi_rows_in_use(c) + from->open > c->reserved_tokens)
         return kvfi_fail(c, KVF_E_FULL, "cp: the %d exact rows of sequence %d do not fit in the %lld tokens that were reserved",
                          (int)from->open, (int)src, (long long)c->reserved_tokens);
-    return from->used ? kvfi_sequence_room(c, dst, from->n_blocks) : KVF_OK;
+    const int32_t links = kvfi_chain_longest(c, from);
+    return from->used ? kvfi_sequence_room(c, dst, from->n_blocks > links ? from->n_blocks : links) : KVF_OK;
 }
 
 int kvf_seq_cp(kvf_cache *c, int32_t src, int32_t dst)
@@ -275,7 +279,9 @@ int kvf_seq_cp(kvf_cache *c, int32_t src, int32_t dst)
     kvfi_sequence own = *to; /* its memory */
     *to = *from;
     to->table = own.table, to->table_rows = own.table_rows, to->exact = own.exact;
+    to->chains = own.chains, to->chain_room = own.chain_room, to->n_links = own.n_links;
     to->open_dead = own.open_dead, to->first_block = own.first_block, to->left_to = own.left_to, to->evicted = own.evicted;
+    kvfi_chain_copy(c, to, from);
     memcpy(to->open_dead, from->open_dead, (size_t)c->g.window_rows / 8);
     memcpy(to->first_block, from->first_block, (size_t)c->g.n_stores * sizeof *to->first_block);
     memcpy(to->left_to, from->left_to, (size_t)c->g.n_stores * sizeof *to->left_to);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Numbers: what is held, what it costs, what it would cost in f16. */
-#include "cache/cache.h"
+#include "cache/chain.h"
 #include "base/text.h"
 
 #include <string.h>
@@ -13,16 +13,20 @@ static int full_store(const kvf_cache *c)
     return 0;
 }
 
-/* Living rows of the packed blocks as a store holds them; every head has as many. */
+/* Living rows of the packed blocks as a store holds them: of the head that has most. */
 static int64_t body_rows(const kvf_cache *c, const kvfi_sequence *s, int store)
 {
-    int64_t rows = 0;
+    const kvfi_store *st = &c->g.stores[store];
+    int64_t rows = 0, most = 0;
+    for (int32_t h = 0; h < st->kv_heads; h++) {
+        const int64_t chained = kvfi_chain_rows(s, st, s->n_links[store], h);
+        if (chained > most) most = chained;
+    }
     for (int32_t b = 0; b < s->n_blocks; b++) {
         uint8_t *row = kvfi_row(c, s, b);
-        if (kvfi_row_ids(c, row)[store] != KVFI_NO_BLOCK)
-            rows += kvfi_popcount(kvfi_row_valid(c, row)[c->g.stores[store].first_head]);
+        if (kvfi_row_ids(c, row)[store] != KVFI_NO_BLOCK) rows += kvfi_popcount(kvfi_row_valid(c, row)[st->first_head]);
     }
-    return rows;
+    return rows + most;
 }
 
 static int64_t window_rows(const kvf_cache *c, const kvfi_sequence *s)
@@ -52,7 +56,7 @@ static int64_t sequence_values(const kvf_cache *c, const kvfi_sequence *s)
 {
     int64_t values = 0;
     for (int i = 0; i < c->g.n_stores; i++) {
-        int64_t rows = s->open;
+        int64_t rows = s->open + (int64_t)s->n_links[i] * KVF_BLOCK;
         for (int32_t b = s->first_block[i]; b < s->n_blocks; b++)
             rows += KVF_BLOCK * (kvfi_row_ids(c, kvfi_row(c, s, b))[i] != KVFI_NO_BLOCK);
         values += rows * row_values(&c->g.stores[i]);
@@ -66,6 +70,8 @@ static int64_t accounted(const kvf_cache *c)
     for (int i = 0; i < c->g.max_sequences; i++) {
         const kvfi_sequence *s = &c->sequences[i];
         if (s->used) sum += (int64_t)c->g.sequence_bytes + (int64_t)s->n_blocks * (int64_t)c->g.row_bytes;
+        for (int store = 0; store < c->g.n_stores; store++)
+            sum += (int64_t)s->n_links[store] * (int64_t)c->g.stores[store].link_bytes;
     }
     sum += (int64_t)c->tables.in_use * (int64_t)(c->g.table_bytes + KVFI_BLOCK_META);
     for (int i = 0; i < c->g.n_stores; i++)
@@ -89,6 +95,7 @@ static int64_t resident(const kvf_cache *c)
         const kvfi_sequence *s = &c->sequences[i];
         sum = add_resident(sum, s->exact, s->exact ? g->sequence_bytes : 0);
         sum = add_resident(sum, s->table, (size_t)s->table_rows * g->row_bytes);
+        sum = add_resident(sum, s->chains, (size_t)s->chain_room * g->chain_bytes);
     }
     for (int i = -1; i < g->n_stores && sum >= 0; i++) {
         int64_t r = kvfi_pool_resident(i < 0 ? &c->tables : &c->pools[i]);
@@ -102,7 +109,8 @@ static int64_t reserved(const kvf_cache *c)
     int64_t sum = (int64_t)c->g.fixed_bytes;
     for (int i = 0; i < c->g.max_sequences; i++) {
         const kvfi_sequence *s = &c->sequences[i];
-        sum += (int64_t)(s->exact ? c->g.sequence_bytes : 0) + (int64_t)s->table_rows * (int64_t)c->g.row_bytes;
+        sum += (int64_t)(s->exact ? c->g.sequence_bytes : 0) + (int64_t)s->table_rows * (int64_t)c->g.row_bytes +
+               (int64_t)s->chain_room * (int64_t)c->g.chain_bytes;
     }
     for (int i = 0; i < c->g.n_stores; i++) sum += kvfi_pool_reserved(&c->pools[i]);
     return sum + kvfi_pool_reserved(&c->tables);
@@ -178,7 +186,7 @@ int kvf_stats(const kvf_cache *c, kvf_stats_t *s)
     s->tokens = s->tokens_sink + s->tokens_body + s->tokens_window;
     s->accounted = accounted(c), s->reserved_bytes = reserved(c), s->resident = resident(c);
     s->f16 = 2 * values;
-    s->saturated = c->saturated, s->saturated_scales = c->saturated_scales;
+    s->saturated = c->saturated, s->saturated_scales = c->saturated_scales, s->rows_recoded = c->recoded;
     code_bits(&c->g, s);
     s->bits_per_value = values ? 8.0 * (double)s->accounted / (double)values : 0;
     s->cpu = c->cpu;
@@ -208,6 +216,9 @@ static int64_t bytes_of(const kvfi_geometry *g, int64_t rows)
     for (int i = 0; i < g->n_stores; i++) {
         const kvfi_kept k = kvfi_kept_blocks(g, &g->stores[i], sealed, rows);
         sum += (k.head + sealed - k.tail) * (int64_t)(g->stores[i].block_bytes + KVFI_BLOCK_META);
+        if (g->stores[i].chained)
+            sum += kvfi_chain_blocks(g, &g->stores[i], sealed) *
+                   (int64_t)(g->stores[i].block_bytes + KVFI_BLOCK_META + g->stores[i].link_bytes);
     }
     return sum;
 }
@@ -248,6 +259,19 @@ static uint64_t hash_blocks(const kvf_cache *c, const kvfi_sequence *s, uint64_t
     return h;
 }
 
+static uint64_t hash_chains(const kvf_cache *c, const kvfi_sequence *s, uint64_t h)
+{
+    for (int i = 0; i < c->g.n_stores; i++) {
+        const kvfi_store *st = &c->g.stores[i];
+        for (int32_t j = 0; j < s->n_links[i]; j++) {
+            const kvfi_link *link = kvfi_link_at(s, st, j);
+            h = mix(h, link->bin, st->link_bytes - sizeof *link);
+            h = mix(h, kvfi_pool_data(&c->pools[i], link->id), st->block_bytes);
+        }
+    }
+    return h;
+}
+
 static uint64_t hash_exact(const kvf_cache *c, const kvfi_sequence *s, uint64_t h)
 {
     for (int i = 0; i < c->g.n_stores; i++) {
@@ -275,5 +299,5 @@ uint64_t kvfi_cache_hash(const kvf_cache *c, int32_t seq)
     h = mix(h, &s->sink_alive, sizeof s->sink_alive);
     h = mix(h, s->open_dead, (size_t)c->g.window_rows / 8);
     for (int32_t e = 0; e < s->n_sets; e++) h = mix(h, kvfi_pool_data(&c->tables, s->sets[e]), c->g.table_bytes);
-    return hash_exact(c, s, hash_blocks(c, s, h));
+    return hash_exact(c, s, hash_chains(c, s, hash_blocks(c, s, h)));
 }

@@ -4,7 +4,7 @@
  * Exact pieces accumulate in the caller's domain; packed ones in the codec's, whose transform is undone once at the end.
  * Up to KVFI_DIRECT vectors read packed codes and exact rows as they lie; more unfold a tile once and share it. */
 #include "base/half.h"
-#include "cache/cache.h"
+#include "cache/chain.h"
 #include "cache/rows.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
@@ -31,6 +31,9 @@ typedef struct walk {
     double centre[1024];        /* of that segment; blocks come in order, so it is turned on from the one before */
     float offset[KVFI_VECTORS]; /* <q, centre> of each vector */
     float factor[KVFI_VECTORS]; /* what a raised maximum multiplies the accumulator with */
+    int64_t *known;             /* chains: entry i holds offsets of this segment and epoch; -1: none */
+    float *offsets;             /* [n_known][n] */
+    int32_t n_known;
     float max[KVFI_VECTORS], sum[KVFI_VECTORS];
     int32_t pos[KVFI_VECTORS], row[KVFI_VECTORS], head[KVFI_VECTORS]; /* of each vector: position, batch row, query head */
 } walk;
@@ -77,30 +80,70 @@ static float dot_centre(const float *q, const float *centre, int32_t dim)
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* Scale and centre of the block's table set: queries are multiplied by the scale (once an epoch), the centre's share of the
- * scores is the same for the whole block. */
-static void use_tables(walk *w, uint8_t *row)
+/* Queries times the channel scale of an epoch. */
+static void use_epoch(walk *w, int32_t epoch)
 {
-    const int32_t epoch = w->store->self ? *kvfi_row_epoch(row) : 0, dim = w->store->k.head_dim;
-    const int64_t segment = *kvfi_row_first(row) / KVFI_SEGMENT;
-    if (epoch == w->epoch && segment == w->segment) return;
-    const uint8_t *table = kvfi_table(w->c, w->seq, epoch, w->store);
-    if (epoch != w->epoch || segment < w->segment) {
-        memcpy(w->centre, kvfi_table_c0(table, w->store, w->item->head), (size_t)dim * sizeof *w->centre);
+    const int32_t dim = w->store->k.head_dim;
+    if (epoch == w->epoch) return;
+    const float *scale = kvfi_table_scale(kvfi_table(w->c, w->seq, epoch, w->store), w->store, w->item->head);
+    memcpy(w->q_rotated, w->q, (size_t)w->n * w->k_stride * sizeof *w->q);
+    for (int32_t v = 0; v < w->n; v++)
+        for (int32_t d = 0; d < dim; d++) w->q_rotated[(size_t)v * w->k_stride + (size_t)d] *= scale[d];
+    transform_queries(w);
+    w->epoch = epoch, w->segment = -1;
+}
+
+/* Turns the centre of the epoch in use on to `segment`. Where it lies behind, from the start. */
+static void turn_centre(walk *w, int64_t segment)
+{
+    const uint8_t *table = kvfi_table(w->c, w->seq, w->epoch, w->store);
+    if (w->segment < 0 || segment < w->segment) {
+        memcpy(w->centre, kvfi_table_c0(table, w->store, w->item->head), (size_t)w->store->k.head_dim * sizeof *w->centre);
         w->segment = 0;
     }
     kvfi_turn(w->centre, w->store->pairs, kvfi_table_turns(table) ? w->store->n_pairs : 0, segment - w->segment);
-    if (epoch != w->epoch) {
-        const float *scale = kvfi_table_scale(table, w->store, w->item->head);
-        memcpy(w->q_rotated, w->q, (size_t)w->n * w->k_stride * sizeof *w->q);
-        for (int32_t v = 0; v < w->n; v++)
-            for (int32_t d = 0; d < dim; d++) w->q_rotated[(size_t)v * w->k_stride + (size_t)d] *= scale[d];
-        transform_queries(w);
-    }
+    w->segment = segment;
+}
+
+static void dot_centres(const walk *w, float *offset)
+{
+    const int32_t dim = w->store->k.head_dim;
     float centre[1024];
     for (int32_t d = 0; d < dim; d++) centre[d] = (float)w->centre[d];
-    for (int32_t v = 0; v < w->n; v++) w->offset[v] = dot_centre(w->q + (size_t)v * w->k_stride, centre, dim);
-    w->epoch = epoch, w->segment = segment;
+    for (int32_t v = 0; v < w->n; v++) offset[v] = dot_centre(w->q + (size_t)v * w->k_stride, centre, dim);
+}
+
+/* Scale and centre of a block of the table: the centre's share of the scores is the same for the whole block. */
+static void use_tables(walk *w, int32_t epoch, int64_t segment)
+{
+    if (epoch == w->epoch && segment == w->segment) return;
+    use_epoch(w, epoch);
+    turn_centre(w, segment);
+    dot_centres(w, w->offset);
+}
+
+/* Where the share of a segment of an epoch is remembered. The last epoch has nearly all segments. */
+static int64_t entry_of(const walk *w, int32_t epoch, int64_t segment)
+{
+    return (segment + epoch) % w->n_known;
+}
+
+/* The same share for a segment of the epoch in use, from memory. In chains segments come in any order, and centres can only be turned
+ * on, so all segments that are passed on the way are remembered. */
+static const float *offsets_of(walk *w, int64_t segment)
+{
+    const int32_t epoch = w->epoch;
+    const int64_t entry = entry_of(w, epoch, segment);
+    float *offsets = w->offsets + (size_t)entry * (size_t)w->n;
+    if (w->known[entry] == segment * KVFI_EPOCHS + epoch) return offsets;
+    int64_t at = w->segment < 0 || w->segment >= segment ? segment - w->n_known + 1 : w->segment + 1;
+    for (at = at > 0 ? at : 0; at <= segment; at++) {
+        const int64_t e = entry_of(w, epoch, at);
+        turn_centre(w, at);
+        if (w->known[e] != at * KVFI_EPOCHS + epoch) dot_centres(w, w->offsets + (size_t)e * (size_t)w->n);
+        w->known[e] = at * KVFI_EPOCHS + epoch;
+    }
+    return offsets;
 }
 
 static void open_walk(walk *w, kvf_cache *c, const kvfi_item *item, uint8_t *slot)
@@ -115,6 +158,9 @@ static void open_walk(walk *w, kvf_cache *c, const kvfi_item *item, uint8_t *slo
     w->acc = (float *)(void *)(slot + g->slot_acc), w->acc_rotated = (float *)(void *)(slot + g->slot_acc_rotated);
     w->tile_k = (float *)(void *)(slot + g->slot_tile_k), w->tile_v = (float *)(void *)(slot + g->slot_tile_v);
     w->bias = (float *)(void *)(slot + g->slot_bias);
+    w->known = (int64_t *)(void *)(slot + g->slot_offsets), w->offsets = (float *)(void *)(w->known + KVFI_OFFSETS);
+    w->n_known = w->n > KVFI_DIRECT ? KVFI_OFFSETS / (KVFI_VECTORS / KVFI_DIRECT) : KVFI_OFFSETS;
+    if (w->store->chained && w->store->staged) memset(w->known, 0xff, (size_t)w->n_known * sizeof *w->known);
     w->rows_k = (float *)(void *)(slot + g->slot_rows_k), w->rows_v = (float *)(void *)(slot + g->slot_rows_v);
     for (int32_t v = 0; v < w->n; v++) {
         int32_t vector = item->first + v;
@@ -159,18 +205,30 @@ static void hide(float *s, uint64_t seen)
         if (!(seen >> i & 1)) s[i] = -INFINITY;
 }
 
-/* Scores of history: softcap, ALiBi by distance, mask by positions. */
-static void finish_scores(const walk *w, int64_t first, const uint64_t *seen)
+/* Scores of history: softcap, ALiBi by distance, mask by positions: from `first` on, or each its own. */
+static void finish_scores(const walk *w, int64_t first, const int32_t *pos, const uint64_t *seen)
 {
     for (int32_t v = 0; v < w->n; v++) {
         float *s = w->scores + (size_t)v * KVF_BLOCK;
         cap_scores(w, s);
         if (w->a->slopes) {
             const float slope = w->a->slopes[w->head[v]];
-            for (int i = 0; i < KVF_BLOCK; i++) s[i] -= slope * (float)(w->pos[v] - (first + i));
+            for (int i = 0; i < KVF_BLOCK; i++) s[i] -= slope * (float)(w->pos[v] - (pos ? pos[i] : first + i));
         }
         hide(s, seen[v]);
     }
+}
+
+/* Which places of a bin the queries may see. */
+static uint64_t see_bin(const walk *w, const kvfi_bin *bin, uint64_t *seen)
+{
+    uint64_t any = 0;
+    for (int32_t v = 0; v < w->n; v++) {
+        seen[v] = bin->alive;
+        if (w->layer->window) seen[v] &= kvfi_bin_range(bin, (int64_t)w->pos[v] - w->layer->window + 1, INT32_MAX);
+        any |= seen[v];
+    }
+    return any;
 }
 
 static uint64_t see(const walk *w, int64_t first, int32_t n, uint64_t alive, uint64_t *seen)
@@ -207,47 +265,61 @@ static void turn_tile(const walk *w)
             w->tile_v[t * w->v_stride + d] = d < (size_t)w->layer->v_dim ? w->tile_k[d * KVF_BLOCK + t] : 0;
 }
 
+/* What the centre, subtracted before coding, adds to the score of each row of a bin. */
+static void add_bin_offsets(walk *w, const kvfi_bin *bin)
+{
+    for (int32_t i = 0; i < KVF_BLOCK; i++) {
+        if (!(bin->alive >> i & 1)) continue;
+        const float *offsets = offsets_of(w, kvfi_bin_segment(bin, i));
+        for (int32_t v = 0; v < w->n; v++) w->scores[(size_t)v * KVF_BLOCK + (size_t)i] += offsets[v];
+    }
+}
+
+static void add_to_scores(const walk *w, const float *add)
+{
+    for (int32_t v = 0; add && v < w->n; v++)
+        for (int32_t i = 0; i < KVF_BLOCK; i++) w->scores[(size_t)v * KVF_BLOCK + (size_t)i] += add[v];
+}
+
 /* What centre and mean, subtracted before coding, add to every score of the block, for each vector; NULL: nothing. A cap needs whole
  * scores, otherwise it is left to the softmax. */
-static const float *offsets(const walk *w, const uint8_t *record, float *room)
+static const float *offsets(const walk *w, const uint8_t *record, int centred, float *room)
 {
     const kvf_part *k = &w->store->k;
     float mean[1024];
-    if (!w->store->staged && !k->block_mean) return NULL;
+    if (!centred && !k->block_mean) return NULL;
     if (k->block_mean) kvfi_block_mean(k, record, mean);
     for (int32_t v = 0; v < w->n; v++) {
-        room[v] = w->store->staged ? w->offset[v] : 0;
+        room[v] = centred ? w->offset[v] : 0;
         if (k->block_mean) room[v] += kvfi_dot16(w->q_rotated + (size_t)v * w->k_stride, mean, k->dim);
     }
     if (w->a->softcap <= 0) return room;
-    for (int32_t v = 0; v < w->n; v++)
-        for (int32_t i = 0; i < KVF_BLOCK; i++) w->scores[(size_t)v * KVF_BLOCK + (size_t)i] += room[v];
+    add_to_scores(w, room);
     return NULL;
 }
 
 /* ---- pieces ------------------------------------------------------------------------------------------------------------------- */
 
-static void block_piece(walk *w, int32_t block)
+static const uint8_t *record_of(const walk *w, uint32_t id)
 {
-    uint8_t *row = kvfi_row(w->c, w->seq, block);
-    uint32_t id = kvfi_row_ids(w->c, row)[w->layer->store];
-    uint64_t alive = kvfi_row_valid(w->c, row)[w->store->first_head + w->item->head], seen[KVFI_VECTORS];
-    int32_t first = *kvfi_row_first(row);
-    float room[KVFI_VECTORS];
-    if (id == KVFI_NO_BLOCK || !see(w, first, KVF_BLOCK, alive, seen)) return;
-    const kvf_part *k = &w->store->k, *v = &w->store->v;
-    const uint8_t *record = kvfi_pool_data(&w->c->pools[w->layer->store], id) + (size_t)w->item->head * w->store->record_bytes;
-    const kvfi_kind_ops *kk = &w->kernels->kind[k->kind], *vk = &w->kernels->kind[v->kind];
-    if (w->store->staged) use_tables(w, row);
-    int unfold_k = w->tiles || w->store->v_in_k;
-    if (unfold_k) kk->unfold(k, record, w->tile_k);
+    return kvfi_pool_data(&w->c->pools[w->layer->store], id) + (size_t)w->item->head * w->store->record_bytes;
+}
+
+static void score_record(const walk *w, const uint8_t *record)
+{
+    const kvf_part *k = &w->store->k;
+    const kvfi_kind_ops *kk = &w->kernels->kind[k->kind];
+    if (w->tiles || w->store->v_in_k) kk->unfold(k, record, w->tile_k);
     if (w->tiles)
         w->kernels->tile_score(w->tile_k, k->dim_pad, w->q_rotated, w->k_stride, w->n, w->scores);
     else
         kk->score(k, record, w->prepared, w->n, w->scores);
-    const float *add = offsets(w, record, room);
-    finish_scores(w, first, seen);
-    softmax_all(w, add);
+}
+
+static void mix_record(const walk *w, const uint8_t *record)
+{
+    const kvf_part *k = &w->store->k, *v = &w->store->v;
+    const kvfi_kind_ops *vk = &w->kernels->kind[v->kind];
     if (w->store->v_in_k)
         turn_tile(w);
     else if (w->tiles)
@@ -256,6 +328,43 @@ static void block_piece(walk *w, int32_t block)
         w->kernels->tile_mix(w->tile_v, (int32_t)w->v_stride, w->scores, w->n, w->acc_rotated, w->v_stride);
     else
         vk->mix(v, record + k->bytes, w->scores, w->n, w->acc_rotated, w->v_stride);
+}
+
+/* A block of the table: consecutive positions. */
+static void block_piece(walk *w, int32_t block)
+{
+    uint8_t *row = kvfi_row(w->c, w->seq, block);
+    const uint32_t id = kvfi_row_ids(w->c, row)[w->layer->store];
+    const uint64_t alive = kvfi_row_valid(w->c, row)[w->store->first_head + w->item->head];
+    const int32_t first = *kvfi_row_first(row);
+    uint64_t seen[KVFI_VECTORS];
+    float room[KVFI_VECTORS];
+    if (id == KVFI_NO_BLOCK || !see(w, first, KVF_BLOCK, alive, seen)) return;
+    const uint8_t *record = record_of(w, id);
+    if (w->store->staged) use_tables(w, w->store->self ? *kvfi_row_epoch(row) : 0, first / KVFI_SEGMENT);
+    score_record(w, record);
+    const float *add = offsets(w, record, w->store->staged, room);
+    finish_scores(w, first, NULL, seen);
+    softmax_all(w, add);
+    mix_record(w, record);
+}
+
+/* A block of a chain: every place has a position of its own. */
+static void link_piece(walk *w, int32_t i)
+{
+    const kvfi_link *link = kvfi_link_at(w->seq, w->store, i);
+    const kvfi_bin *bin = &link->bin[w->item->head];
+    const uint8_t *record = record_of(w, link->id);
+    uint64_t seen[KVFI_VECTORS];
+    float room[KVFI_VECTORS];
+    if (!see_bin(w, bin, seen)) return;
+    if (w->store->staged) use_epoch(w, bin->epoch);
+    score_record(w, record);
+    add_to_scores(w, offsets(w, record, 0, room));
+    if (w->store->staged) add_bin_offsets(w, bin);
+    finish_scores(w, 0, bin->pos, seen);
+    softmax_all(w, NULL);
+    mix_record(w, record);
 }
 
 static void exact_scores(walk *w, const kvfi_rows *k, int32_t n)
@@ -284,7 +393,7 @@ static void exact_piece(walk *w, const kvfi_rows *k, const kvfi_rows *v, int64_t
     uint64_t seen[KVFI_VECTORS];
     if (!see(w, first, n, alive, seen)) return;
     exact_scores(w, k, n);
-    finish_scores(w, first, seen);
+    finish_scores(w, first, NULL, seen);
     softmax_all(w, NULL);
     exact_mix(w, v, n);
 }
@@ -435,22 +544,21 @@ static void write_partial(const walk *w, uint8_t *partial)
     memcpy(p + 2 * KVFI_DIRECT, w->acc, (size_t)w->n * w->v_stride * sizeof *p);
 }
 
-/* Blocks of span `span`: equal shares of those that may be visible. */
-static void block_range(const walk *w, int32_t span, int32_t *from, int32_t *to)
+/* Packed blocks of span `span`: equal shares of those that may be visible, in the table or in the chain. */
+static void body_pieces(walk *w, int32_t span)
 {
-    int64_t first = w->seq->first_block[w->layer->store], n = w->seq->n_blocks - first, spans = w->c->attend.spans;
-    *from = (int32_t)(first + n * span / spans);
-    *to = (int32_t)(first + n * (span + 1) / spans);
+    const int64_t first = w->seq->first_block[w->layer->store], spans = w->c->attend.spans;
+    const int64_t blocks = w->store->chained ? 0 : w->seq->n_blocks - first, links = w->seq->n_links[w->layer->store];
+    for (int64_t b = blocks * span / spans; b < blocks * (span + 1) / spans; b++) block_piece(w, (int32_t)(first + b));
+    for (int64_t i = links * span / spans; i < links * (span + 1) / spans; i++) link_piece(w, (int32_t)i);
 }
 
 void kvfi_walk(kvf_cache *c, const kvfi_item *item, int32_t span, uint8_t *slot, uint8_t *partial)
 {
     walk w;
-    int32_t from, to;
     open_walk(&w, c, item, slot);
-    block_range(&w, span, &from, &to);
     if (span == 0) sink_piece(&w);
-    for (int32_t b = from; b < to; b++) block_piece(&w, b);
+    body_pieces(&w, span);
     if (span == c->attend.spans - 1) {
         window_pieces(&w);
         tail_pieces(&w);

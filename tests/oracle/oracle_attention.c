@@ -235,6 +235,15 @@ void oracle_see(oracle *o, int seq, int pos, int layer, kvf_side side, int head,
     }
 }
 
+int oracle_holds(const oracle *o, int seq, int pos, int layer, int head)
+{
+    for (int i = 0; i < o->seq[seq].n; i++) {
+        const row *r = &o->seq[seq].rows[i];
+        if (r->alive && r->pos == pos) return !(r->dropped[layer] >> head & 1);
+    }
+    return 0;
+}
+
 void oracle_rm(oracle *o, int seq, int p0, int p1)
 {
     list *l = &o->seq[seq];

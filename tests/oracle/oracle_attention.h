@@ -22,6 +22,8 @@ void oracle_seal(oracle *o);
 void oracle_policy(oracle *o, int by_length, int budget, int sink, int recent);
 /* Says what attention sees of one head of one row from now on: for codecs whose stored numbers depend on more than their block. */
 void oracle_see(oracle *o, int seq, int pos, int layer, kvf_side side, int head, const float *x);
+/* 1 when the head still has the row: neither removed nor dropped by the policy. */
+int oracle_holds(const oracle *o, int seq, int pos, int layer, int head);
 void oracle_rm(oracle *o, int seq, int p0, int p1);
 void oracle_cp(oracle *o, int src, int dst);
 int oracle_pos_max(const oracle *o, int seq);

@@ -147,18 +147,25 @@ void pair_prompt(pair *p, const ts_row *rows, int n)
     ts_batch_free(b);
 }
 
-void pair_see_stored(pair *p, int32_t seq)
+static void see_row(pair *p, int32_t seq, int layer, kvf_side side, int head, int pos)
 {
     float x[1024];
+    const int code = kvf_seq_read(p->c, seq, layer, side, head, pos, x), holds = oracle_holds(p->o, seq, pos, layer, head);
+    if (code != (holds ? KVF_OK : KVF_E_POSITION))
+        fail_msg("layer %d, head %d, position %d: reading gives %d, but the row %s", layer, head, pos, code,
+                 holds ? "stays" : "goes");
+    if (holds) oracle_see(p->o, seq, pos, layer, side, head, x);
+}
+
+void pair_see_stored(pair *p, int32_t seq)
+{
     for (int i = 0; i < p->m.params.n_layers; i++) {
         const kvf_layer *l = &p->m.layers[i];
         if (!ts_owns(&p->m, i)) continue;
         for (int side = KVF_K; side <= (l->v_in_k ? KVF_K : KVF_V); side++)
             for (int h = 0; h < l->kv_heads; h++)
-                for (int pos = 0; pos <= oracle_pos_max(p->o, seq); pos++) {
-                    ts_ok(kvf_seq_read(p->c, seq, i, (kvf_side)side, h, pos, x));
-                    oracle_see(p->o, seq, pos, i, (kvf_side)side, h, x);
-                }
+                for (int pos = 0; pos <= oracle_pos_max(p->o, seq); pos++)
+                    if (!l->window || pos > oracle_pos_max(p->o, seq) - l->window) see_row(p, seq, i, (kvf_side)side, h, pos);
     }
 }
 

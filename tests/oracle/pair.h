@@ -25,7 +25,7 @@ void pair_feed(pair *p, const ts_row *rows, int n, int chunk, const ts_how *how,
 /* The same in one batch whose attention is asked for, as a prompt's is, and not compared. */
 void pair_prompt(pair *p, const ts_row *rows, int n);
 /* From now on the oracle sees of the rows held what kvf_seq_read tells of them: what is stored is taken for granted, and only the
- * attention over it is judged. For codecs that estimate stages from the prompt. */
+ * attention over it, and which rows those are, is judged. For codecs that estimate stages from the prompt, or code rows again. */
 void pair_see_stored(pair *p, int32_t seq);
 void pair_grow(pair *p, int32_t seq, uint64_t tag, int n, int chunk);
 /* Attends with a batch of these rows, compares every layer, aborts. */

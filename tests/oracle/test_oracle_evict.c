@@ -14,18 +14,24 @@ static void model(pair *p, const char *k, const char *v, const char *evict)
     pair_open(p);
 }
 
-static void steps(const char *k, const char *v, int by_length)
+/* stored: what the cache has stored is taken for granted. */
+static void steps(const char *k, const char *v, int by_length, int stored)
 {
     static const float slopes[] = {0.125f, 0.25f, 0.5f, 0.0625f};
     pair p = {0};
     ts_how plain = {0}, alibi = {.slopes = slopes}; /* distances count positions, not rows */
     model(&p, k, v, by_length ? "knorm:budget=180,recent=70,sink=6" : "window:budget=180,sink=6");
     oracle_policy(p.o, by_length, 180, 6, by_length ? 70 : 64);
-    pair_grow(&p, 0, 1, 400, 150);
+    ts_row prompt[400];
+    ts_rows(prompt, 400, 0, 1, 0);
+    for (int i = 0; i < 400; i += 100) pair_prompt(&p, prompt + i, 100);
+    int sealed = -1;
     for (int i = 0; i < 200; i++) {
+        if (stored && oracle_sealed(p.o, 0) != sealed) pair_see_stored(&p, 0), sealed = oracle_sealed(p.o, 0);
         pair_next(&p, 0, 2, 1, i % 8 ? &plain : &alibi);
         pair_grow(&p, 0, 1, 1, 1);
     }
+    if (stored) pair_see_stored(&p, 0);
     pair_next(&p, 0, 2, 40, &plain); /* unfolded tiles */
     kvf_evicted_t e = {.size = sizeof e};
     ts_ok(kvf_evicted(p.c, 0, &e));
@@ -33,16 +39,37 @@ static void steps(const char *k, const char *v, int by_length)
     pair_close(&p);
 }
 
-static void test_steps(void **state)
+static void test_window_steps(void **state)
+{
+    static const char *const pairs[][2] = {{"f16", "f16"}, {"kivi3", "q8_0"}, {"uni4:centre=block,scale=none", "rvq4"}};
+    (void)state;
+    for (int i = 0; i < COUNT(pairs); i++) steps(pairs[i][0], pairs[i][1], 0, 0);
+}
+
+/* Rows have moved between records as they were: the oracle codes each once, in the block of 64 that it came with. */
+static void test_moved_rows(void **state)
 {
     static const char *const pairs[][2] = {{"f16", "f16"},
                                            {"q4_0", "kivi2"},
-                                           {"kivi3", "q8_0"},
+                                           {"q8_0:rot=h", "q8_0"},
                                            {"turbo4:centre=none,scale=none", "turbo3"},
-                                           {"uni4:centre=block,scale=none", "rvq4"},
-                                           {"prod3:centre=none,scale=none", "uni4"}};
+                                           {"uni4:centre=none,scale=none", "rvq4"},
+                                           {"tcq2:centre=none,scale=none", "tcq3"},
+                                           {"prod3:centre=none,scale=none", "uni5"},
+                                           {"qjl:centre=none,scale=none", "uni3"}};
     (void)state;
-    for (int i = 0; i < COUNT(pairs); i++) steps(pairs[i][0], pairs[i][1], i % 2);
+    for (int i = 0; i < COUNT(pairs); i++) steps(pairs[i][0], pairs[i][1], 1, 0);
+}
+
+/* Stages from the prompt, with a centre for each row's segment; and records that are coded again. */
+static void test_stored_rows(void **state)
+{
+    static const char *const pairs[][2] = {
+        {"turbo4", "turbo3"},         {"uni4", "uni4"},    {"tcq3", "tcq2"},
+        {"kivi4", "kivi4"},           {"kivi2", "turbo4"}, {"turbo3:centre=block,scale=none", "f16"},
+        {"uni4", "turbo2:outliers=8"}};
+    (void)state;
+    for (int i = 0; i < COUNT(pairs); i++) steps(pairs[i][0], pairs[i][1], 1, 1);
 }
 
 /* A batch attends to everything that was there before it, however much of that its own commit will drop. */
@@ -65,7 +92,7 @@ static void test_sequences(void **state)
 {
     (void)state;
     pair p = {0};
-    model(&p, "kivi4", "kivi4", "knorm:budget=150");
+    model(&p, "q4_0", "kivi4", "knorm:budget=150");
     p.m.params.window_keep = 1000;
     kvf_cache_free(&p.c);
     p.c = ts_create(&p.m);
@@ -86,8 +113,8 @@ static void test_sequences(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_steps),
-        cmocka_unit_test(test_batch_sees_what_its_commit_drops),
+        cmocka_unit_test(test_window_steps), cmocka_unit_test(test_moved_rows),
+        cmocka_unit_test(test_stored_rows),  cmocka_unit_test(test_batch_sees_what_its_commit_drops),
         cmocka_unit_test(test_sequences),
     };
     return ts_on_every_cpu("oracle_evict", tests, sizeof tests / sizeof *tests);

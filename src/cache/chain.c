@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: MIT */
+#include "cache/chain.h"
+
+#include <string.h>
+
+int32_t kvfi_chain_longest(const kvf_cache *c, const kvfi_sequence *s)
+{
+    int32_t most = 0;
+    for (int i = 0; i < c->g.n_stores; i++)
+        if (s->n_links[i] > most) most = s->n_links[i];
+    return most;
+}
+
+int32_t kvfi_chain_shared(const kvf_cache *c, const kvfi_sequence *s, int32_t store)
+{
+    int32_t shared = 0;
+    for (int32_t i = 0; i < s->n_links[store]; i++)
+        shared += c->pools[store].blocks[kvfi_link_at(s, &c->g.stores[store], i)->id].references > 1;
+    return shared;
+}
+
+int kvfi_chain_grow(kvf_cache *c, kvfi_sequence *s, int64_t links)
+{
+    if (links <= s->chain_room || !c->g.chain_bytes) return KVF_OK;
+    uint8_t *chains = links <= INT32_MAX ? kvfi_alloc(&c->a, (size_t)links * c->g.chain_bytes) : NULL;
+    if (!chains) return KVF_E_NOMEM;
+    for (int i = 0; i < c->g.n_stores; i++) {
+        const kvfi_store *st = &c->g.stores[i];
+        if (s->n_links[i])
+            memcpy(chains + (size_t)links * st->chain_offset, kvfi_link_at(s, st, 0), (size_t)s->n_links[i] * st->link_bytes);
+    }
+    kvfi_release(&c->a, s->chains, (size_t)s->chain_room * c->g.chain_bytes);
+    s->chains = chains, s->chain_room = (int32_t)links;
+    return KVF_OK;
+}
+
+static void fill_bin(const kvf_cache *c, const kvfi_store *st, uint8_t *row, int32_t head, kvfi_bin *bin)
+{
+    bin->alive = kvfi_row_valid(c, row)[st->first_head + head];
+    bin->epoch = st->self ? *kvfi_row_epoch(row) : 0;
+    bin->reserved = 0, bin->earlier = 0;
+    for (int32_t t = 0; t < KVF_BLOCK; t++) {
+        bin->pos[t] = *kvfi_row_first(row) + t;
+        bin->earlier |= (uint64_t)(bin->pos[t] / KVFI_SEGMENT != bin->pos[0] / KVFI_SEGMENT) << t;
+    }
+    memcpy(bin->score, kvfi_row_scores(c, row, st, head), sizeof bin->score);
+}
+
+void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row)
+{
+    for (int i = 0; i < c->g.n_stores; i++) {
+        const kvfi_store *st = &c->g.stores[i];
+        uint32_t *id = &kvfi_row_ids(c, row)[i];
+        if (!st->chained || *id == KVFI_NO_BLOCK) continue;
+        kvfi_link *link = kvfi_link_at(s, st, s->n_links[i]);
+        link->id = *id, link->reserved = 0;
+        for (int32_t h = 0; h < st->kv_heads; h++) fill_bin(c, st, row, h, &link->bin[h]);
+        *id = KVFI_NO_BLOCK;
+        if (kvfi_link_empty(link, st))
+            kvfi_pool_drop(&c->pools[i], &c->a, link->id, 0);
+        else
+            s->n_links[i]++;
+    }
+}
+
+static void kill_in_store(kvf_cache *c, kvfi_sequence *s, int32_t store, int64_t p0, int64_t p1)
+{
+    const kvfi_store *st = &c->g.stores[store];
+    int32_t kept = 0;
+    for (int32_t i = 0; i < s->n_links[store]; i++) {
+        kvfi_link *link = kvfi_link_at(s, st, i);
+        for (int32_t h = 0; h < st->kv_heads; h++) link->bin[h].alive &= ~kvfi_bin_range(&link->bin[h], p0, p1);
+        if (kvfi_link_empty(link, st)) {
+            kvfi_pool_drop(&c->pools[store], &c->a, link->id, 1);
+            continue;
+        }
+        if (kept < i) memcpy(kvfi_link_at(s, st, kept), link, st->link_bytes);
+        kept++;
+    }
+    s->n_links[store] = kept;
+}
+
+void kvfi_chain_kill(kvf_cache *c, kvfi_sequence *s, int64_t p0, int64_t p1)
+{
+    for (int i = 0; i < c->g.n_stores; i++) kill_in_store(c, s, i, p0, p1);
+}
+
+void kvfi_chain_clear(kvf_cache *c, kvfi_sequence *s)
+{
+    for (int store = 0; store < c->g.n_stores; store++) {
+        for (int32_t i = 0; i < s->n_links[store]; i++)
+            kvfi_pool_drop(&c->pools[store], &c->a, kvfi_link_at(s, &c->g.stores[store], i)->id, 1);
+        s->n_links[store] = 0;
+    }
+}
+
+void kvfi_chain_copy(kvf_cache *c, kvfi_sequence *to, const kvfi_sequence *from)
+{
+    for (int store = 0; store < c->g.n_stores; store++) {
+        const kvfi_store *st = &c->g.stores[store];
+        to->n_links[store] = from->n_links[store];
+        for (int32_t i = 0; i < from->n_links[store]; i++) {
+            memcpy(kvfi_link_at(to, st, i), kvfi_link_at(from, st, i), st->link_bytes);
+            kvfi_pool_share(&c->pools[store], kvfi_link_at(from, st, i)->id);
+        }
+    }
+}
+
+int64_t kvfi_chain_rows(const kvfi_sequence *s, const kvfi_store *st, int32_t n, int32_t head)
+{
+    int64_t rows = 0;
+    for (int32_t i = 0; i < n; i++) rows += kvfi_popcount(kvfi_link_at(s, st, i)->bin[head].alive);
+    return rows;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: MIT
+ * Blocks of a store whose policy scores rows. Every head keeps other rows there, so a block's rows have no first position in common:
+ * each head has 64 places in it, a bin, and every place its own position. A sequence has a chain of such blocks for each store.
+ * Rows whose places are free again are replaced by others of the same table set (pack.c), in no particular order.
+ *
+ * A block is shared by copies of a sequence; bins are not, and who wants to write into a shared block takes a copy first. */
+#ifndef KVFI_CHAIN_H
+#define KVFI_CHAIN_H
+
+#include "cache/cache.h"
+
+/* 64 places of one head. */
+typedef struct kvfi_bin {
+    uint64_t alive;            /* bit t: place t holds a row */
+    uint64_t earlier;          /* bit t: its key has the centre of the segment before its own, in which its block began */
+    int32_t epoch;             /* table set that its keys were coded with; 0 where the store estimates nothing */
+    int32_t reserved;          /* 0 */
+    int32_t pos[KVF_BLOCK];    /* position of the row at each place, living or not */
+    uint16_t score[KVF_BLOCK]; /* the policy's */
+} kvfi_bin;
+
+typedef struct kvfi_link {
+    uint32_t id;       /* block of the store's pool */
+    uint32_t reserved; /* 0 */
+    kvfi_bin bin[];    /* [kv_heads] */
+} kvfi_link;
+
+static inline size_t kvfi_link_bytes(int32_t kv_heads)
+{
+    return sizeof(kvfi_link) + (size_t)kv_heads * sizeof(kvfi_bin);
+}
+
+static inline kvfi_link *kvfi_link_at(const kvfi_sequence *s, const kvfi_store *st, int32_t i)
+{
+    return (kvfi_link *)(void *)(s->chains + (size_t)s->chain_room * st->chain_offset + (size_t)i * st->link_bytes);
+}
+
+/* Links of the longest chain. */
+int32_t kvfi_chain_longest(const kvf_cache *c, const kvfi_sequence *s);
+
+/* Blocks of a store's chain that other sequences hold too: as many are taken anew at most when rows move. */
+int32_t kvfi_chain_shared(const kvf_cache *c, const kvfi_sequence *s, int32_t store);
+
+/* Makes room for `links` in every chain; allocates. KVF_OK or KVF_E_NOMEM (nothing changed, no sentence left). */
+int kvfi_chain_grow(kvf_cache *c, kvfi_sequence *s, int64_t links);
+
+/* The blocks that a table row has of such stores go to the end of their chains, rows, scores and all. */
+void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row);
+
+/* Rows with p0 <= position < p1 die; blocks without a living row go. */
+void kvfi_chain_kill(kvf_cache *c, kvfi_sequence *s, int64_t p0, int64_t p1);
+
+/* All blocks go. */
+void kvfi_chain_clear(kvf_cache *c, kvfi_sequence *s);
+
+/* `to` gets the chains of `from`; there is room. */
+void kvfi_chain_copy(kvf_cache *c, kvfi_sequence *to, const kvfi_sequence *from);
+
+/* Moves rows until every table set of every head has no more bins than its rows need (pack.c). */
+void kvfi_chain_pack(kvf_cache *c, kvfi_sequence *s, int32_t store);
+
+/* Living rows of a head. */
+int64_t kvfi_chain_rows(const kvfi_sequence *s, const kvfi_store *st, int32_t n, int32_t head);
+
+/* Segment whose centre the key at place t has. */
+static inline int64_t kvfi_bin_segment(const kvfi_bin *bin, int32_t t)
+{
+    return bin->pos[t] / KVFI_SEGMENT - (int64_t)(bin->earlier >> t & 1);
+}
+
+static inline int kvfi_link_empty(const kvfi_link *link, const kvfi_store *st)
+{
+    uint64_t any = 0;
+    for (int32_t h = 0; h < st->kv_heads; h++) any |= link->bin[h].alive;
+    return !any;
+}
+
+/* Bits of the places whose position lies in [p0, p1). */
+static inline uint64_t kvfi_bin_range(const kvfi_bin *bin, int64_t p0, int64_t p1)
+{
+    uint64_t bits = 0;
+    for (int t = 0; t < KVF_BLOCK; t++) bits |= (uint64_t)(bin->pos[t] >= p0 && bin->pos[t] < p1) << t;
+    return bits;
+}
+
+#endif

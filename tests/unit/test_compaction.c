@@ -1,0 +1,366 @@
+/* SPDX-License-Identifier: MIT
+ * Compaction: rows that stay are moved as they are, memory follows the budget for every policy, and neither streams nor copies change
+ * that. Attention over compacted blocks is tests/oracle/test_oracle_evict.c. */
+#include "support.h"
+#include "cache/chain.h"
+#include "self_world.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
+
+enum { R = 64 };
+
+static kvf_stats_t stats(const kvf_cache *c)
+{
+    kvf_stats_t s = {.size = sizeof s};
+    ts_ok(kvf_stats(c, &s));
+    return s;
+}
+
+/* Feeds with attention, which codecs that estimate a channel scale listen to. */
+static void feed(kvf_cache *c, const ts_model *m, int n, int chunk)
+{
+    ts_row *rows = calloc((size_t)chunk, sizeof *rows);
+    assert_non_null(rows);
+    for (int i = 0; i < n; i += chunk) {
+        const int now = n - i < chunk ? n - i : chunk;
+        ts_rows(rows, now, 0, 1, kvf_seq_pos_max(c, 0) + 1);
+        ts_batch *b = ts_batch_new(m, rows, now, NULL);
+        ts_begin(c, b);
+        ts_attend_all(c, b);
+        ts_append_all(c, b);
+        ts_ok(kvf_batch_commit(c));
+        ts_batch_free(b);
+    }
+    free(rows);
+}
+
+/* Rows of `packed` that are held are those of `all`, bit for bit or (coded again) nearly; how many there are of a head. */
+static int compare_rows(kvf_cache *packed, kvf_cache *all, int layer, int head, int dim, int exact)
+{
+    int held = 0;
+    for (int pos = 0; pos <= kvf_seq_pos_max(all, 0); pos++)
+        for (int side = KVF_K; side <= KVF_V; side++) {
+            float x[256], y[256];
+            if (kvf_seq_read(packed, 0, layer, (kvf_side)side, head, pos, x) != KVF_OK) continue;
+            ts_ok(kvf_seq_read(all, 0, layer, (kvf_side)side, head, pos, y));
+            held += side == KVF_V;
+            if (exact && memcmp(x, y, (size_t)dim * sizeof *x) != 0)
+                fail_msg("layer %d, head %d, side %d: the row at position %d is another", layer, head, side, pos);
+        }
+    return held;
+}
+
+/* Every example of every codec, with its stages from the prompt, on head sizes with and without padding. */
+static void one_codec(const char *spec, int sides, int dim)
+{
+    ts_model m;
+    char error[256];
+    if (kvf_spec_check(spec, sides & 1 ? KVF_K : KVF_V, dim, NULL, error, sizeof error)) return; /* not at this head size */
+    ts_model_init(&m, 1, 2, 2, dim, dim, sides & 1 ? spec : "q4_0", sides & 2 ? spec : "q4_0");
+    kvf_cache *all = ts_create(&m);
+    m.params.evict = "random:budget=300";
+    kvf_cache *packed = ts_create(&m);
+    feed(all, &m, 1000, 125);
+    feed(packed, &m, 1000, 125);
+    const int moves = packed->g.stores[0].moves;
+    for (int h = 0; h < 2; h++) {
+        const int held = compare_rows(packed, all, 0, h, dim, moves);
+        assert_in_range(held, 300, 300 + 63);
+    }
+    assert_int_equal(stats(packed).rows_recoded > 0, !moves);
+    if (stats(packed).accounted > ts_bytes(&m, 1000))
+        fail_msg("%s: %lld bytes, at most %lld were expected", spec, (long long)stats(packed).accounted,
+                 (long long)ts_bytes(&m, 1000));
+    kvf_cache_free(&all), kvf_cache_free(&packed);
+}
+
+static void test_rows_move_as_they_are(void **state)
+{
+    kvf_codec_info info;
+    (void)state;
+    for (int i = 0; !kvf_codec_list(i, &info); i++) {
+        char list[256], *spec = list;
+        strcpy(list, info.examples);
+        for (char *end; spec; spec = end) {
+            end = strchr(spec, ' ');
+            if (end) *end++ = '\0';
+            one_codec(spec, (int)info.sides, 32);
+        }
+        one_codec(info.name[0] == 'q' && info.name[1] == 'j' ? "qjl" : info.examples, (int)info.sides, 80);
+    }
+}
+
+/* Which codecs may move at all is not left to chance. */
+static void test_which_codecs_move(void **state)
+{
+    static const struct {
+        const char *spec;
+        int moves;
+    } cases[] = {{"f16", 1},
+                 {"q8_0", 1},
+                 {"q4_0:rot=h", 1},
+                 {"uni4", 1},
+                 {"turbo3", 1},
+                 {"rvq4", 1},
+                 {"tcq2", 1},
+                 {"prod3", 1},
+                 {"kivi4", 0},
+                 {"turbo2:outliers=8", 0},
+                 {"uni4:centre=block", 0}};
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        ts_model m;
+        ts_model_init(&m, 1, 2, 1, 32, 32, cases[i].spec, "q4_0");
+        kvf_cache *c = ts_create(&m);
+        assert_int_equal(c->g.stores[0].moves, cases[i].moves);
+        kvf_cache_free(&c);
+    }
+}
+
+/* Without estimates the formula is exact; with them a layer may have up to three blocks less. */
+static void test_bytes_are_the_formula(void **state)
+{
+    static const char *const specs[] = {"knorm:budget=150", "random:budget=300,sink=130", "knorm:budget=68", "random:budget=25%",
+                                        "knorm:budget=5000"};
+    (void)state;
+    for (int i = 0; i < COUNT(specs); i++) {
+        ts_model m;
+        ts_model_init(&m, 3, 4, 2, 32, 32, "turbo4:centre=none,scale=none", "q4_0");
+        m.layers[1].window = 50;
+        m.params.window_keep = 16, m.params.evict = specs[i];
+        kvf_cache *c = ts_create(&m);
+        for (int n = 1; n < 700; n++) {
+            ts_grow(c, &m, 0, 1, 1, 1);
+            if (stats(c).accounted != ts_bytes(&m, n))
+                fail_msg("%s, %d rows: %lld bytes, formula %lld", specs[i], n, (long long)stats(c).accounted,
+                         (long long)ts_bytes(&m, n));
+        }
+        kvf_cache_free(&c);
+    }
+}
+
+/* 16,384 tokens through a budget of 2,048: bytes in use stop growing when it binds, and so does physical memory. */
+static void test_memory_follows_the_budget(void **state)
+{
+    static const char *const codecs[][2] = {{"turbo4", "turbo4"}, {"kivi4", "kivi4"}};
+    (void)state;
+    for (int i = 0; i < COUNT(codecs); i++) {
+        ts_model m, none;
+        ts_model_init(&m, 2, 4, 2, 64, 64, codecs[i][0], codecs[i][1]);
+        none = m, none.params.layers = none.layers;
+        m.params.evict = "knorm:budget=2048";
+        kvf_cache *c = ts_create(&m);
+        ts_ok(kvf_reserve(c, 16384, 1, 255));
+        int64_t accounted = 0, resident = 0;
+        for (int n = 0; n < 16384; n += 255) {
+            feed(c, &m, n + 255 > 16384 ? 16384 - n : 255, 255);
+            const kvf_stats_t s = stats(c);
+            assert_true(s.accounted <= ts_bytes(&m, n + 255));
+            if (n < 2 * 2048 + 255) { /* the budget binds, and a batch of blocks has come and gone */
+                accounted = s.accounted > accounted ? s.accounted : accounted;
+                resident = s.resident > resident ? s.resident : resident;
+                continue;
+            }
+            assert_true(s.accounted <= accounted);
+            if (s.resident > resident + (1 << 16))
+                fail_msg("%lld bytes resident, %lld before", (long long)s.resident, (long long)resident);
+        }
+        assert_true(stats(c).tokens <= 2048 + 63);
+        /* an eighth of the tokens, in at most a quarter of the bytes: a block a head and table set, and for kivi the half-full ones */
+        assert_true(stats(c).accounted - ts_bytes(&m, 0) < (ts_bytes(&none, 16384) - ts_bytes(&none, 0)) / (i ? 3 : 5));
+        kvf_cache_free(&c);
+    }
+}
+
+/* A stream of 20,000 rows in a cache that was reserved for 1,000: nothing grows and nothing is allocated. */
+static void test_stream_does_not_grow(void **state)
+{
+    static const char *const specs[] = {"knorm:budget=512,sink=4", "random:budget=300"};
+    (void)state;
+    for (int i = 0; i < COUNT(specs); i++) {
+        ts_model m;
+        ts_heap heap;
+        ts_heap_init(&heap);
+        ts_model_init(&m, 1, 2, 2, 16, 16, i ? "uni4" : "kivi4", "q4_0");
+        m.params.max_batch = 255;
+        m.params.evict = specs[i];
+        m.params.allocator = &heap.hooks;
+        kvf_cache *c = ts_create(&m);
+        ts_ok(kvf_reserve(c, 1500, 1, 255));
+        long calls = heap.calls;
+        int64_t most = 0;
+        for (int n = 0; n + 255 <= 20000; n += 255) {
+            ts_grow(c, &m, 0, 1, 255, 255);
+            const kvf_stats_t s = stats(c);
+            assert_true(s.tokens <= 512 + 63);
+            if (n < 5100) most = s.accounted > most ? s.accounted : most;
+            assert_true(s.accounted <= most);
+        }
+        assert_int_equal(heap.calls, calls);
+        kvf_cache_free(&c);
+    }
+}
+
+/* ---- keys with a centre ------------------------------------------------------------------------------------------------------ */
+
+enum { FED = 1200, SW_DIM = 32 };
+
+/* Softmax over the rows that a head holds, as they are read, and those of the batch up to row `to`. */
+static void dense(const sw_world *w, kvf_cache *c, int layer, int q_head, int to, double *out)
+{
+    const int head = q_head / (sw_q_heads(layer) / SW_KV);
+    const float *q = sw_query(w, 0, layer, to, q_head);
+    double sum = 0;
+    memset(out, 0, SW_V_DIM * sizeof *out);
+    for (int row = 0; row <= to; row++) {
+        float k[SW_DIM], v[SW_V_DIM];
+        double score = 0;
+        if (row >= FED) {
+            memcpy(k, sw_key(w, 0, layer, row, head), sizeof k);
+            memcpy(v, sw_value(w, 0, layer, row, head), sizeof v);
+        } else {
+            if (kvf_seq_read(c, 0, layer, KVF_K, head, w->start + row, k) != KVF_OK) continue;
+            ts_ok(kvf_seq_read(c, 0, layer, KVF_V, head, w->start + row, v));
+        }
+        for (int d = 0; d < SW_DIM; d++) score += (double)q[d] * (double)k[d];
+        const double weight = exp(0.25 / sqrt(SW_DIM) * score);
+        sum += weight;
+        for (int d = 0; d < SW_V_DIM; d++) out[d] += weight * (double)v[d];
+    }
+    for (int d = 0; d < SW_V_DIM; d++) out[d] /= sum;
+}
+
+static void check_batch(const sw_world *w, kvf_cache *c, int rows, double bound)
+{
+    static float got[SW_ROWS * SW_PROBE];
+    const float *at = got;
+    sw_batch(w, c, &(sw_rows){0, 0, FED, FED + rows}, 1, SW_ATTEND | SW_ABORT, got);
+    for (int layer = 0; layer < 2; layer++)
+        for (int i = 0; i < rows; i++)
+            for (int h = 0; h < sw_q_heads(layer); h++, at += SW_V_DIM) {
+                double want[SW_V_DIM];
+                dense(w, c, layer, h, FED + i, want);
+                for (int d = 0; d < SW_V_DIM; d++)
+                    if (fabs((double)at[d] - want[d]) > bound)
+                        fail_msg("%s, layer %d, row %d, head %d: %g, expected %g", w->params.k, layer, i, h, (double)at[d],
+                                 want[d]);
+            }
+}
+
+/* Rows of several segments of 512 lie mixed in every bin, and each adds its own centre's share; each moved row keeps its key. The
+ * bound is that of products in 16-bit fixed point, tests/oracle/pair.c. */
+static void test_centres_of_many_segments(void **state)
+{
+    static const char *const codecs[] = {"uni8", "turbo4", "tcq3", "f16"};
+    (void)state;
+    for (int i = 0; i < COUNT(codecs); i++) {
+        sw_world *w = malloc(sizeof *w);
+        assert_non_null(w);
+        sw_open(w, &(sw_options){.dim = SW_DIM, .rope_dims = SW_DIM, .neox = 1, .start = 5000, .k = codecs[i]});
+        kvf_cache *all = sw_create(w);
+        w->params.evict = "random:budget=300";
+        kvf_cache *c = sw_create(w);
+        sw_feed(w, c, 0, 0, 0, FED, 60);
+        sw_feed(w, all, 0, 0, 0, FED, 60);
+        kvf_keys_t keys = {.size = sizeof keys};
+        ts_ok(kvf_keys(c, 0, &keys));
+        assert_int_equal(keys.rule, i < 3 ? KVF_KEYS_UNROTATED : KVF_KEYS_AS_THEY_ARE);
+        int held = 0;
+        for (int row = 0; row < FED; row++) {
+            float x[SW_DIM], y[SW_DIM];
+            if (kvf_seq_read(c, 0, 0, KVF_K, 1, 5000 + row, x) != KVF_OK) continue;
+            ts_ok(kvf_seq_read(all, 0, 0, KVF_K, 1, 5000 + row, y));
+            if (memcmp(x, y, sizeof x) != 0) fail_msg("%s: another key at position %d", codecs[i], 5000 + row);
+            held++;
+        }
+        assert_in_range(held, 300, 363);
+        check_batch(w, c, 1, 5e-4);
+        check_batch(w, c, 20, 5e-4); /* unfolded */
+        kvf_cache_free(&c), kvf_cache_free(&all);
+        sw_close(w), free(w);
+    }
+}
+
+/* ---- sequences ------------------------------------------------------------------------------------------------------------------ */
+
+/* Copies share what neither has moved rows into; whoever does takes a block of its own, and in the end everything goes back. */
+static void test_copies(void **state)
+{
+    (void)state;
+    ts_model m;
+    ts_model_init(&m, 1, 2, 2, 32, 32, "uni4", "q4_0");
+    m.params.evict = "random:budget=400";
+    kvf_cache *c = ts_create(&m);
+    feed(c, &m, 700, 100);
+    const uint32_t blocks = c->pools[0].in_use;
+    ts_ok(kvf_seq_cp(c, 0, 1));
+    assert_int_equal(c->pools[0].in_use, blocks);
+    ts_same_sequence(c, 0, c, 1, &m);
+    const uint64_t before = kvfi_cache_hash(c, 0);
+    ts_grow(c, &m, 1, 7, 300, 60);
+    assert_true(c->pools[0].in_use > blocks && c->pools[0].in_use <= 2 * blocks + 1);
+    assert_true(kvfi_cache_hash(c, 0) == before);
+    ts_ok(kvf_seq_rm(c, 1, 0, -1));
+    assert_int_equal(c->pools[0].in_use, blocks);
+    for (uint32_t i = 0; i < c->pools[0].untouched; i++) assert_true(c->pools[0].blocks[i].references <= 1);
+    kvf_cache_free(&c);
+}
+
+/* What was reserved for two sequences is enough for two that were one and part. */
+static void test_reserved_copies(void **state)
+{
+    (void)state;
+    ts_model m;
+    ts_heap heap;
+    ts_heap_init(&heap);
+    ts_model_init(&m, 1, 2, 2, 32, 32, "q4_0", "q4_0");
+    m.params.evict = "knorm:budget=300", m.params.allocator = &heap.hooks;
+    kvf_cache *c = ts_create(&m);
+    ts_ok(kvf_reserve(c, 2000, 2, 64));
+    const long calls = heap.calls;
+    ts_grow(c, &m, 0, 1, 800, 64);
+    ts_ok(kvf_seq_cp(c, 0, 1));
+    for (int i = 0; i < 10; i++) ts_grow(c, &m, 0, 2, 64, 64), ts_grow(c, &m, 1, 3, 50, 50);
+    assert_int_equal(heap.calls, calls);
+    kvf_cache_free(&c);
+}
+
+/* Rows that were removed leave places; the next blocks fill them, whether or not the budget binds. */
+static void test_removal_leaves_no_holes(void **state)
+{
+    (void)state;
+    ts_model m;
+    ts_model_init(&m, 1, 2, 2, 32, 32, "q4_0", "q4_0");
+    m.params.evict = "knorm:budget=5000";
+    kvf_cache *c = ts_create(&m);
+    ts_grow(c, &m, 0, 1, 64 * 20 + R, 64);
+    for (int i = 0; i < 20; i++) ts_ok(kvf_seq_rm(c, 0, 64 * i + 10, 64 * i + 50));
+    assert_int_equal(c->sequences[0].n_links[0], 20);
+    ts_grow(c, &m, 0, 1, 64, 64);
+    assert_int_equal(c->sequences[0].n_links[0], (20 * 24 - 4 + 64 + 63) / 64);
+    for (int pos = 0; pos < 64 * 20; pos++) {
+        float x[32];
+        assert_int_equal(kvf_seq_read(c, 0, 0, KVF_K, 1, pos, x) == KVF_OK, pos % 64 < 10 || pos % 64 >= 50);
+    }
+    ts_ok(kvf_seq_rm(c, 0, 300, -1)); /* and a cut by position */
+    assert_int_equal(kvf_seq_pos_max(c, 0), 299);
+    ts_grow(c, &m, 0, 9, 500, 500);
+    assert_int_equal(kvf_seq_pos_max(c, 0), 799);
+    kvf_cache_free(&c);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows_move_as_they_are),    cmocka_unit_test(test_which_codecs_move),
+        cmocka_unit_test(test_bytes_are_the_formula),    cmocka_unit_test(test_memory_follows_the_budget),
+        cmocka_unit_test(test_stream_does_not_grow),     cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_centres_of_many_segments), cmocka_unit_test(test_reserved_copies),
+        cmocka_unit_test(test_removal_leaves_no_holes),
+    };
+    return cmocka_run_group_tests_name("compaction", tests, NULL, NULL);
+}
