@@ -119,7 +119,9 @@ typedef struct kvf_layer {
     int32_t rope_dims;       /* even, at most k_dim */
     int32_t rope_style;      /* kvf_rope_style */
     const double *rope_freq; /* [rope_dims / 2], copied; NULL when rope_dims is 0 */
-    int64_t reserved[4];
+    int64_t
+        evict_budget; /* rows that each head keeps: 0: as kvf_params.evict says; -1: all. Only for layers that the policy works on */
+    int64_t reserved[3];
 } kvf_layer;
 
 typedef struct kvf_params {
@@ -146,7 +148,9 @@ typedef struct kvf_params {
     size_t error_size;
     const char
         *evict; /* which tokens stay, as "window:budget=1024,recent=256,sink=4" (kvf_policy_list); NULL: "none", all. Copied.
-                                 Layers with a window of their own are left alone */
+                                 budget is that of each head: tokens, a share as 25% of all, or what makes `accounted` of one sequence stay
+                                 within 64MiB after each commit, however long it gets. protect=0-1+29 names layers that keep everything;
+                                 those with a window of their own are left alone */
     const struct kvf_calibration
         *calibration; /* kvfold_calibration.h; NULL: none. Copied. Key stages come from it instead of from the
                                  prompt, and codecs and policies that need codebooks or directions find them there */
@@ -325,7 +329,7 @@ typedef struct kvf_stats_t {
     int64_t
         saturated_scales; /* scales and lengths of coded vectors that f16 cannot hold (above 65504) and that were clipped, since
                                  creation */
-    int64_t rows_recoded;     /* coded rows of one head that were decoded and coded again when blocks were compacted, since creation:
+    int64_t rows_recoded; /* coded rows of one head that were decoded and coded again when blocks were compacted, since creation:
                                  codecs whose scales belong to several tokens only */
     int64_t reserved[5];
 } kvf_stats_t;
@@ -359,6 +363,7 @@ typedef struct kvf_evicted_t {
     int32_t pruned;  /* 1: the policy works on this layer; 0: there is none, or the layer has a window of its own */
     int64_t kept;    /* rows that a head holds, exact ones included */
     int64_t evicted; /* rows that it lost to the policy; those that were removed or left a window do not count */
+    int64_t budget;  /* rows that it may keep of each sequence; 0: a share, or all */
 } kvf_evicted_t;
 
 /* KVF_E_ARG: no such layer; KVF_E_VERSION: wrong size. Layers that share K/V answer for their owner. */
@@ -396,7 +401,8 @@ typedef struct kvf_evict_info {
     char canonical[96];   /* the spec with every option written out */
     int32_t evicts;       /* 0: "none" */
     int32_t sink, recent; /* rows that are protected at both ends */
-    int64_t budget;       /* rows that a head keeps of `tokens`; tokens when it keeps all */
+    int64_t budget;       /* rows that a head keeps of `tokens`; tokens when it keeps all, or when only a cache can tell: */
+    int64_t bytes;        /* the budget is one of bytes; 0: it is not */
 } kvf_evict_info;
 
 /* Checks a policy spec (NULL: "none") for a cache with the given sink and recent that holds `tokens`. error may be NULL. */

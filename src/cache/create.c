@@ -177,7 +177,8 @@ static uint64_t blocks_needed(const kvfi_geometry *g, const kvfi_store *s, int64
     else if (s->chained)
         kept = (uint64_t)kvfi_chain_blocks(g, s, tokens / KVF_BLOCK) + sealing + KVFI_SPARE_BLOCKS;
     else if (s->evicts)
-        kept = (uint64_t)kvfi_evict_budget(&g->evict, tokens) / KVF_BLOCK + sealing + KVFI_SPARE_BLOCKS;
+        kept = (uint64_t)kvfi_evict_rows_kept(&g->evict, s->budget, g->evict.share, tokens) / KVF_BLOCK + sealing +
+               KVFI_SPARE_BLOCKS;
     return kept * (uint64_t)sequences < all ? kept * (uint64_t)sequences : all;
 }
 

@@ -27,6 +27,7 @@ void kvfi_score_rows(kvf_cache *c, const kvfi_store *st, uint8_t *row, int32_t h
 {
     uint16_t *scores = kvfi_row_scores(c, row, st, head);
     kvfi_scored r = {.evict = &c->g.evict, .layer = st->layer, .head = head, .dim = st->k.head_dim};
+    if (st->direction) r.direction = st->direction + (size_t)head * (size_t)r.dim;
     for (int32_t t = 0; scores && t < KVF_BLOCK; t++) {
         r.pos = *kvfi_row_first(row) + t, r.key = x + t * r.dim;
         scores[t] = r.evict->policy->score(&r);
@@ -127,7 +128,7 @@ static void choose(kvf_cache *c, kvfi_sequence *s, int32_t block)
         if (!st->evicts) continue;
         choice o = {.c = c, .s = s, .st = st, .n = st->chained ? s->n_links[i] : block + 1};
         o.low = (int64_t)s->start + c->g.evict.sink, o.high = next - c->g.evict.recent;
-        o.budget = kvfi_budget_at(&c->g, s->start, first);
+        o.budget = kvfi_budget_at(&c->g, st, s->start, first);
         int32_t most = 0;
         for (int32_t h = 0; h < st->kv_heads; h++) {
             const int32_t drop = surplus(&o, h); /* the same for each, but where a removal met rows that only some still held */

@@ -7,58 +7,12 @@
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
 
+#include <math.h>
 #include <string.h>
 
 int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows, int64_t open)
 {
     return open - g->recent >= KVF_BLOCK && rows >= g->first_seal ? (open - g->recent) / KVF_BLOCK : 0;
-}
-
-/* Policy without scores: the protected first rows, and the newest. */
-static kvfi_kept newest_blocks(const kvfi_geometry *g, int64_t sealed)
-{
-    const int64_t rows = sealed * KVF_BLOCK, coded_sink = g->evict.sink - g->sink;
-    int64_t newest = kvfi_budget_at(g, 0, rows - KVF_BLOCK) - g->recent - g->sink - coded_sink;
-    if (newest > rows - g->evict.sink) newest = rows - g->evict.sink;
-    if (newest < 0) newest = 0;
-    int64_t head = coded_sink ? (g->evict.sink + KVF_BLOCK - 1) / KVF_BLOCK : 0;
-    if (head > sealed) head = sealed;
-    int64_t tail = newest ? (rows - newest) / KVF_BLOCK : sealed;
-    return (kvfi_kept){head, tail < head ? head : tail};
-}
-
-kvfi_kept kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next)
-{
-    if (s->chained) return (kvfi_kept){0, sealed};
-    if (s->evicts && sealed) return newest_blocks(g, sealed);
-    if (!s->window) return (kvfi_kept){0, 0};
-    /* Block b is freed when 64 b + 63 <= next - keep - window. */
-    int64_t reach = next - g->keep - s->window - (KVF_BLOCK - 1);
-    int64_t freed = reach < 0 ? 0 : reach / KVF_BLOCK + 1;
-    return (kvfi_kept){0, freed < sealed ? freed : sealed};
-}
-
-/* Epochs that `sealed` blocks of a sequence were coded with. */
-static int64_t epochs_of(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed)
-{
-    return s->self ? kvfi_epoch_of(sealed * KVF_BLOCK + g->recent) - kvfi_epoch_of(KVF_BLOCK + g->recent) + 1 : 1;
-}
-
-/* n rows in bins, of which all but one an epoch hold 64, or at least 32: pack.c. */
-int64_t kvfi_chain_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed)
-{
-    if (!sealed) return 0;
-    const int64_t coded = sealed * KVF_BLOCK - g->sink, epochs = epochs_of(g, s, sealed);
-    int64_t rows = kvfi_budget_at(g, 0, (sealed - 1) * KVF_BLOCK) - g->recent - g->sink;
-    if (rows > coded) rows = coded;
-    if (rows < 0) rows = 0;
-    const int64_t blocks = s->moves ? (rows + epochs * (KVF_BLOCK - 1)) / KVF_BLOCK : rows / (KVF_BLOCK / 2) + epochs;
-    return blocks < sealed ? blocks : sealed;
-}
-
-int64_t kvfi_budget_at(const kvfi_geometry *g, int64_t start, int64_t first)
-{
-    return kvfi_evict_budget(&g->evict, first + KVF_BLOCK + g->recent - start);
 }
 
 #define CHECK(condition, ...)                                                                                                    \
@@ -177,6 +131,8 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     *s = (kvfi_store){.layer = i, .kv_heads = l->kv_heads, .v_dim = l->v_dim, .v_in_k = l->v_in_k != 0, .window = l->window};
     s->mean_share = -1;
     s->calibrated = kvfi_calibration_layer(&g->calibration, i);
+    s->own_budget = l->evict_budget < 0 ? -1 : l->evict_budget > 0;
+    if (l->evict_budget > 0) s->budget = (int32_t)l->evict_budget;
     const char *k = l->k ? l->k : p->k, *v = l->v ? l->v : p->v;
     int rc = setup_side(s, k, KVF_K, l->k_dim, &s->k, error, error_size);
     if (!rc && !s->v_in_k) rc = setup_side(s, v, KVF_V, l->v_dim, &s->v, error, error_size);
@@ -366,14 +322,78 @@ static void lay_out_estimates(kvfi_geometry *g, size_t *at)
     g->sums_bytes = *at - g->sums_offset;
 }
 
+/* u / (|u| sqrt(dim)); a direction of length 0 stays that. */
+static void scale_direction(const float *u, int32_t dim, float *out)
+{
+    double sum = 0;
+    for (int32_t d = 0; d < dim; d++) sum += (double)u[d] * (double)u[d];
+    const double factor = sum > 0 ? 1 / sqrt(sum * dim) : 0;
+    for (int32_t d = 0; d < dim; d++) out[d] = (float)((double)u[d] * factor);
+}
+
+/* Budgets of single layers. */
+static int check_budgets(const kvfi_geometry *g, const kvf_params *p, char *error, size_t error_size)
+{
+    const int32_t last = kvfi_evict_last_protected(&g->evict);
+    CHECK(last < p->n_layers, "policy '%s' protects layer %d; there are 0 to %d", g->evict.policy->name, (int)last,
+          (int)p->n_layers - 1);
+    for (int i = 0; i < p->n_layers; i++) {
+        const int64_t budget = p->layers[i].evict_budget, least = (int64_t)g->evict.sink + g->evict.recent;
+        if (!budget) continue;
+        CHECK(budget >= -1 && budget < INT32_MAX,
+              "layer %d: evict_budget is %lld; allowed are -1 (all), 0 (as the policy says) and more", i, (long long)budget);
+        if (budget < 0) continue;
+        CHECK(kvfi_evicts(&g->evict), "layer %d has a budget of %lld tokens, but there is no policy", i, (long long)budget);
+        CHECK(p->layers[i].share < 0 && !g->stores[store_of(g, i)].window,
+              "layer %d has a budget of %lld tokens, but reads another layer's keys or has a window of its own", i,
+              (long long)budget);
+        CHECK(budget >= least, "layer %d: a budget of %lld tokens is less than the %lld that are protected", i, (long long)budget,
+              (long long)least);
+    }
+    return KVF_OK;
+}
+
+/* What the policy needs of the calibration: directions, all scaled to lengths at which no score leaves the range of f16. */
+static int setup_directions(kvfi_geometry *g, const kvf_allocator *a, char *error, size_t error_size)
+{
+    size_t floats = 0;
+    if (!kvfi_evicts(&g->evict) || !g->evict.policy->needs_direction) return KVF_OK;
+    for (int i = 0; i < g->n_stores; i++) {
+        const kvfi_store *s = &g->stores[i];
+        if (!s->evicts) continue;
+        floats += (size_t)s->kv_heads * (size_t)s->k.head_dim;
+        if (s->calibrated && s->calibrated->q_direction) continue;
+        kvfi_sentence(error, error_size,
+                      "policy '%s' needs the direction of the queries of layer %d, which a calibration tells: make one with "
+                      "kvfold calibrate",
+                      g->evict.policy->name, (int)s->layer);
+        return KVF_E_UNSUPPORTED;
+    }
+    g->directions_bytes = floats * sizeof *g->directions;
+    float *at = g->directions = kvfi_alloc(a, g->directions_bytes);
+    if (floats && !at) {
+        kvfi_sentence(error, error_size, "out of memory for directions of %zu bytes", g->directions_bytes);
+        return KVF_E_NOMEM;
+    }
+    for (int i = 0; i < g->n_stores; i++) {
+        kvfi_store *s = &g->stores[i];
+        if (!s->evicts) continue;
+        s->direction = at;
+        for (int32_t h = 0; h < s->kv_heads; h++, at += s->k.head_dim)
+            scale_direction(s->calibrated->q_direction + (size_t)h * (size_t)s->k.head_dim, s->k.head_dim, at);
+    }
+    return KVF_OK;
+}
+
 /* Which stores the policy works on, and where their scores lie: known once every layer that shares a store is. */
 static void setup_eviction(kvfi_geometry *g)
 {
     for (int i = 0; i < g->n_stores; i++) {
         kvfi_store *s = &g->stores[i];
-        s->evicts = kvfi_evicts(&g->evict) && !s->window;
+        s->evicts = kvfi_evicts(&g->evict) && !s->window && s->own_budget >= 0 && !kvfi_evict_protects(&g->evict, s->layer);
         s->first_score = g->n_scored;
         s->chained = s->evicts && g->evict.policy->score;
+        if (!s->own_budget) s->budget = g->evict.tokens;
         s->moves = kvfi_part_moves(&s->k) && (s->v_in_k || kvfi_part_moves(&s->v));
         s->chain_offset = g->chain_bytes;
         if (!s->chained) continue;
@@ -489,6 +509,9 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     if (!rc) rc = setup_pairs(g, p, a, error, error_size);
     if (!rc) rc = setup_known(g, a, error, error_size);
     if (!rc) rc = setup_matrices(g, a, error, error_size);
+    if (!rc) rc = check_budgets(g, p, error, error_size);
+    if (!rc) setup_eviction(g);
+    if (!rc) rc = setup_directions(g, a, error, error_size);
     for (int i = 0; i < g->n_stores; i++)
         if (g->stores[i].self) g->first_seal = KVFI_EPOCH_FIRST;
     /* Blocks that wait for the first estimates wait in the window: up to 127 rows. */
@@ -497,17 +520,19 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
         kvfi_geometry_free(g, a);
         return rc;
     }
-    setup_eviction(g);
     lay_out_sequence(g);
     lay_out_scratch(g);
     lay_out_coded(g);
     g->fixed_bytes = kvfi_fixed_bytes(g);
-    return KVF_OK;
+    rc = kvfi_fit_budget(g, error, error_size);
+    if (rc) kvfi_geometry_free(g, a);
+    return rc;
 }
 
 size_t kvfi_geometry_bytes(const kvfi_geometry *g)
 {
-    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->calibration.bytes + g->known_bytes;
+    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->directions_bytes + g->calibration.bytes +
+           g->known_bytes;
 }
 
 void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
@@ -517,6 +542,7 @@ void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
     kvfi_release(a, g->pairs, g->pairs_bytes);
     kvfi_release(a, g->matrices, g->matrices_bytes);
     kvfi_release(a, g->known, g->known_bytes);
+    kvfi_release(a, g->directions, g->directions_bytes);
     kvfi_calibration_free(&g->calibration, a);
     memset(g, 0, sizeof *g);
 }

@@ -27,9 +27,13 @@ typedef struct kvfi_store {
     int32_t kv_heads;
     int32_t v_dim;
     int32_t v_in_k;
-    int32_t window;      /* the widest among the layers that read it; 0: everything */
-    int32_t first_head;  /* its first validity word in a table row */
-    int32_t evicts;      /* the policy drops rows of it: it has no window of its own */
+    int32_t window;     /* the widest among the layers that read it; 0: everything */
+    int32_t first_head; /* its first validity word in a table row */
+    int32_t evicts;     /* the policy drops rows of it: it has no window of its own and is not protected */
+    int32_t budget;     /* rows that a head keeps then; 0: the share of the policy */
+    int32_t own_budget; /* 1: that of kvf_layer.evict_budget; -1: all, as that says */
+    const float
+        *direction; /* [kv_heads][k_dim] of the queries, each at most 1 / sqrt(k_dim) long; NULL unless the policy needs it */
     int32_t first_score; /* its first head among those whose scores are kept */
     int32_t chained;     /* the policy scores its rows: its blocks lie in chains (chain.h) */
     int32_t moves;       /* its tokens move between records as they are */
@@ -86,6 +90,8 @@ typedef struct kvfi_geometry {
     int32_t first_seal; /* nothing is sealed before this many rows: estimates come first */
     kvfi_pair *pairs;
     size_t pairs_bytes;
+    float *directions; /* of the stores whose policy needs them */
+    size_t directions_bytes;
     float *matrices; /* of rotations that are matrices; stores with equal ones share them */
     size_t matrices_bytes;
     size_t table_bytes;             /* of one table set, all stores; 0: no store estimates anything */
@@ -130,7 +136,10 @@ static inline int kvfi_left_window(const kvfi_geometry *g, const kvfi_store *s, 
 }
 
 /* Rows that a head keeps when the block that begins at `first` of a sequence from `start` on is sealed: R more are present then. */
-int64_t kvfi_budget_at(const kvfi_geometry *g, int64_t start, int64_t first);
+int64_t kvfi_budget_at(const kvfi_geometry *g, const kvfi_store *s, int64_t start, int64_t first);
+
+/* For a budget in bytes: the most tokens that fit, into the stores without a budget of their own. The rest of g is complete. */
+int kvfi_fit_budget(kvfi_geometry *g, char *error, size_t error_size);
 
 /* Checks p and fills g. On failure returns a kvf_error with a sentence in error and g is empty. */
 int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocator *a, char *error, size_t error_size);

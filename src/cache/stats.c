@@ -157,6 +157,7 @@ int kvf_evicted(const kvf_cache *c, int32_t layer, kvf_evicted_t *e)
     if (e->size != sizeof *e) return KVF_E_VERSION;
     const int32_t store = c->g.layers[layer].store;
     *e = (kvf_evicted_t){.size = sizeof *e, .pruned = c->g.stores[store].evicts};
+    if (e->pruned) e->budget = c->g.stores[store].budget;
     for (int i = 0; i < c->g.max_sequences; i++) {
         const kvfi_sequence *s = &c->sequences[i];
         if (!s->used) continue;
@@ -191,49 +192,6 @@ int kvf_stats(const kvf_cache *c, kvf_stats_t *s)
     s->bits_per_value = values ? 8.0 * (double)s->accounted / (double)values : 0;
     s->cpu = c->cpu;
     return KVF_OK;
-}
-
-/* Rows of the block table: without a policy every sealed block has one, else those of which a layer keeps something. */
-static int64_t table_rows(const kvfi_geometry *g, int64_t sealed, int64_t rows)
-{
-    int64_t head = 0, tail = sealed;
-    if (!kvfi_evicts(&g->evict)) return sealed;
-    for (int i = 0; i < g->n_stores; i++) {
-        const kvfi_kept k = kvfi_kept_blocks(g, &g->stores[i], sealed, rows);
-        if (k.head > head) head = k.head;
-        if (k.tail < tail) tail = k.tail;
-    }
-    return tail < head ? sealed : head + sealed - tail;
-}
-
-static int64_t bytes_of(const kvfi_geometry *g, int64_t rows)
-{
-    int64_t sealed = kvfi_sealed(g, rows, rows), sum = (int64_t)g->fixed_bytes;
-    if (!rows) return sum;
-    sum += (int64_t)g->sequence_bytes + table_rows(g, sealed, rows) * (int64_t)g->row_bytes;
-    if (g->table_bytes)
-        for (int e = 0; e < KVFI_EPOCHS && KVFI_EPOCH_FIRST << e <= rows; e++) sum += (int64_t)g->table_bytes + KVFI_BLOCK_META;
-    for (int i = 0; i < g->n_stores; i++) {
-        const kvfi_kept k = kvfi_kept_blocks(g, &g->stores[i], sealed, rows);
-        sum += (k.head + sealed - k.tail) * (int64_t)(g->stores[i].block_bytes + KVFI_BLOCK_META);
-        if (g->stores[i].chained)
-            sum += kvfi_chain_blocks(g, &g->stores[i], sealed) *
-                   (int64_t)(g->stores[i].block_bytes + KVFI_BLOCK_META + g->stores[i].link_bytes);
-    }
-    return sum;
-}
-
-int64_t kvf_bytes(const kvf_params *p, int64_t n_tokens)
-{
-    kvf_allocator a;
-    kvfi_geometry g;
-    int rc = kvfi_geometry_open(p, &a, &g);
-    if (rc) return rc;
-    const int allowed = n_tokens >= 0 && n_tokens <= KVFI_TOKENS_MOST;
-    if (!allowed) kvfi_sentence(p->error, p->error_size, "bytes: %lld tokens; allowed are 0 to 2^36", (long long)n_tokens);
-    int64_t bytes = allowed ? bytes_of(&g, n_tokens) : KVF_E_ARG;
-    kvfi_geometry_free(&g, &a);
-    return bytes;
 }
 
 /* ---- hash ---------------------------------------------------------------------------------------------------------------------- */

@@ -43,34 +43,96 @@ static int64_t digits(const char **at)
     return value;
 }
 
-/* "1024" or "12.5%": up to one digit after the point. */
-static int read_budget(const char *text, kvfi_evict *e)
+/* "12.5%" as thousandths: up to one digit after the point; 0: it is no share. */
+static int32_t read_share(const char *text)
 {
     const char *at = text;
     int64_t value = *at >= '1' && *at <= '9' ? digits(&at) : 0, tenths = 0;
-    if (!*at && value >= 1 && value <= TOKENS_MOST) {
-        e->tokens = (int32_t)value;
-        return 1;
-    }
     if (*text == '0' && text[1] == '.') at = text + 1;
     if (at > text && *at == '.' && at[1] >= '0' && at[1] <= '9') tenths = at[1] - '0', at += 2;
     const int64_t share = 10 * value + tenths;
-    if (at == text || strcmp(at, "%") != 0 || share < 1 || share > WHOLE) return 0;
-    e->share = (int32_t)share;
-    return 1;
+    return at == text || strcmp(at, "%") != 0 || share > WHOLE ? 0 : (int32_t)share;
+}
+
+static const struct {
+    const char *name;
+    int64_t bytes;
+} units[] = {{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}};
+
+enum { UNITS = sizeof units / sizeof *units };
+
+/* "1024", "12.5%" or "64MiB". */
+static int read_budget(const char *text, kvfi_evict *e)
+{
+    const char *at = text;
+    const int64_t value = *at >= '1' && *at <= '9' ? digits(&at) : 0;
+    if (value < 1 || value > TOKENS_MOST) return (e->share = read_share(text)) > 0;
+    if (!*at) e->tokens = (int32_t)value;
+    for (int i = 0; i < UNITS; i++)
+        if (!strcmp(at, units[i].name)) e->bytes = value * units[i].bytes;
+    if (!e->tokens && !e->bytes) e->share = read_share(text);
+    return e->tokens || e->bytes || e->share;
 }
 
 static int set_budget(const kvf_spec *spec, kvfi_evict *e, char *error, size_t size)
 {
     const char *text = kvfi_spec_get(spec, "budget", NULL);
     if (!text)
-        kvfi_sentence(error, size, "policy '%s' needs a budget: budget=TOKENS, or budget=SHARE%% of all tokens", spec->name);
+        kvfi_sentence(
+            error, size,
+            "policy '%s' needs a budget: budget=TOKENS, budget=SHARE%% of all tokens, or budget=NMiB for the whole cache",
+            spec->name);
     else if (!read_budget(text, e))
-        kvfi_sentence(error, size, "policy '%s': budget is '%s'; allowed are 1 to %d tokens, or 0.1%% to 100%%", spec->name,
-                      kvfi_show(text, strlen(text)).text, TOKENS_MOST);
+        kvfi_sentence(error, size,
+                      "policy '%s': budget is '%s'; allowed are 1 to %d tokens, 0.1%% to 100%%, or a size in KiB, MiB or GiB",
+                      spec->name, kvfi_show(text, strlen(text)).text, TOKENS_MOST);
     else
         return KVF_OK;
     return KVF_E_SPEC;
+}
+
+/* The next range of "0-1+29" at *at, which moves on. 0: there is none, or it is no range. */
+static int next_range(const char **at, int32_t *first, int32_t *last)
+{
+    const char *start = *at;
+    *first = *last = (int32_t)digits(at);
+    if (*at == start) return 0;
+    if (**at == '-') {
+        const char *end = ++*at;
+        *last = (int32_t)digits(at);
+        if (*at == end || *last < *first) return 0;
+    }
+    if (!**at) return 1;
+    return *(*at)++ == '+' && **at;
+}
+
+static int set_protected(const kvf_spec *spec, kvfi_evict *e, char *error, size_t size)
+{
+    const char *text = kvfi_spec_get(spec, "protect", "");
+    int32_t first, last;
+    for (const char *at = text; *at;)
+        if (!next_range(&at, &first, &last)) {
+            kvfi_sentence(error, size, "policy '%s': protect is '%s', but must list layers, as 0-1+29", spec->name,
+                          kvfi_show(text, strlen(text)).text);
+            return KVF_E_SPEC;
+        }
+    snprintf(e->protect, sizeof e->protect, "%s", text);
+    return KVF_OK;
+}
+
+int kvfi_evict_protects(const kvfi_evict *e, int32_t layer)
+{
+    int32_t first, last, found = 0;
+    for (const char *at = e->protect; *at && next_range(&at, &first, &last);) found |= layer >= first && layer <= last;
+    return found;
+}
+
+int32_t kvfi_evict_last_protected(const kvfi_evict *e)
+{
+    int32_t first, last, most = -1;
+    for (const char *at = e->protect; *at && next_range(&at, &first, &last);)
+        if (last > most) most = last;
+    return most;
 }
 
 /* Rows at one end: those asked for, and at least those that the cache holds exactly anyway. */
@@ -90,11 +152,11 @@ static int check_budget(const kvf_spec *spec, const kvfi_evict *e, char *error, 
     return KVF_E_SPEC;
 }
 
-/* Every policy has budget, sink and recent; what else, it says itself. */
+/* Every policy has these; what else, it says itself. */
 static int check_options(const kvf_spec *spec, const kvfi_policy *policy, char *error, size_t size)
 {
-    const char *all[8] = {"budget", "sink", "recent"};
-    int n = 3;
+    const char *all[8] = {"budget", "sink", "recent", "protect"};
+    int n = 4;
     for (int i = 0; policy->options[i]; i++) all[n++] = policy->options[i];
     return kvfi_spec_only(spec, policy->keeps_all ? policy->options : all, error, size);
 }
@@ -102,16 +164,20 @@ static int check_options(const kvf_spec *spec, const kvfi_policy *policy, char *
 static void write_canonical(kvfi_evict *e)
 {
     char budget[24] = "", seed[24] = "";
+    int unit = 0;
+    while (unit < UNITS - 1 && e->bytes % units[unit].bytes) unit++;
     if (e->tokens)
         snprintf(budget, sizeof budget, "%d", (int)e->tokens);
+    else if (e->bytes)
+        snprintf(budget, sizeof budget, "%lld%s", (long long)(e->bytes / units[unit].bytes), units[unit].name);
     else if (e->share % 10)
         snprintf(budget, sizeof budget, "%d.%d%%", (int)(e->share / 10), (int)(e->share % 10));
     else
         snprintf(budget, sizeof budget, "%d%%", (int)(e->share / 10));
     for (int i = 0; e->policy->options[i]; i++)
         if (!strcmp(e->policy->options[i], "seed")) snprintf(seed, sizeof seed, ",seed=%d", (int)e->seed);
-    snprintf(e->canonical, sizeof e->canonical, "%s:budget=%s,recent=%d,sink=%d%s", e->policy->name, budget, (int)e->recent,
-             (int)e->sink, seed);
+    snprintf(e->canonical, sizeof e->canonical, "%s:budget=%s,recent=%d,sink=%d%s%s%s", e->policy->name, budget, (int)e->recent,
+             (int)e->sink, *e->protect ? ",protect=" : "", e->protect, seed);
 }
 
 int kvfi_evict_setup(const char *text, int32_t sink, int32_t recent, kvfi_evict *e, char *error, size_t size)
@@ -130,15 +196,15 @@ int kvfi_evict_setup(const char *text, int32_t sink, int32_t recent, kvfi_evict 
     if (!rc) rc = set_end(&spec, "sink", sink, &e->sink, error, size);
     if (!rc) rc = set_end(&spec, "recent", recent, &e->recent, error, size);
     if (!rc) rc = kvfi_spec_int(&spec, "seed", 1, &e->seed, error, size);
+    if (!rc) rc = set_protected(&spec, e, error, size);
     if (!rc) rc = check_budget(&spec, e, error, size);
     if (!rc) write_canonical(e);
     return rc;
 }
 
-int64_t kvfi_evict_budget(const kvfi_evict *e, int64_t rows)
+int64_t kvfi_evict_rows_kept(const kvfi_evict *e, int32_t tokens, int32_t share, int64_t rows)
 {
-    if (!kvfi_evicts(e)) return rows;
-    const int64_t protected_rows = (int64_t)e->sink + e->recent, budget = e->tokens ? e->tokens : rows * e->share / WHOLE;
+    const int64_t protected_rows = (int64_t)e->sink + e->recent, budget = tokens ? tokens : rows * share / WHOLE;
     return budget > protected_rows ? budget : protected_rows;
 }
 
@@ -156,9 +222,12 @@ int kvf_evict_check(const char *spec, int32_t sink, int32_t recent, int64_t toke
     kvfi_evict e;
     int rc = kvfi_evict_setup(spec, sink, recent, &e, error, size);
     if (rc || !info) return rc;
-    const int64_t budget = kvfi_evict_budget(&e, tokens);
-    *info = (kvf_evict_info){
-        .evicts = kvfi_evicts(&e), .sink = e.sink, .recent = e.recent, .budget = budget < tokens ? budget : tokens};
+    const int64_t budget = kvfi_evicts(&e) && !e.bytes ? kvfi_evict_rows_kept(&e, e.tokens, e.share, tokens) : tokens;
+    *info = (kvf_evict_info){.evicts = kvfi_evicts(&e),
+                             .sink = e.sink,
+                             .recent = e.recent,
+                             .budget = budget < tokens ? budget : tokens,
+                             .bytes = e.bytes};
     memcpy(info->canonical, e.canonical, sizeof info->canonical);
     return KVF_OK;
 }

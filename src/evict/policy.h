@@ -12,10 +12,12 @@ typedef struct kvfi_policy kvfi_policy;
 /* A policy with its budget, fixed at creation. */
 typedef struct kvfi_evict {
     const kvfi_policy *policy;
-    int32_t tokens;       /* rows that a head keeps; 0: a share */
+    int32_t tokens;       /* rows that a head keeps; 0: a share, or what fits into bytes */
     int32_t share;        /* of all rows, in thousandths */
+    int64_t bytes;        /* that one sequence may take, the cache itself included; 0: not limited. The cache finds the tokens */
     int32_t sink, recent; /* rows that are protected at both ends: at least those that the cache holds exactly */
     int32_t seed;
+    char protect[16];   /* layers that keep everything, as "0-1+29"; "": none */
     char canonical[96]; /* the spec with every option written out */
 } kvfi_evict;
 
@@ -23,7 +25,8 @@ typedef struct kvfi_evict {
 typedef struct kvfi_scored {
     const kvfi_evict *evict;
     int32_t layer, head, pos, dim;
-    const float *key; /* [dim] */
+    const float *key;       /* [dim] */
+    const float *direction; /* [dim], of the head's queries: at most 1 / sqrt(dim) long; NULL unless the policy needs it */
 } kvfi_scored;
 
 struct kvfi_policy {
@@ -32,6 +35,7 @@ struct kvfi_policy {
     const char *examples;       /* separated by one space; each is a valid spec */
     const char *const *options; /* beyond budget, sink and recent; NULL-terminated */
     int32_t keeps_all;          /* 1: nothing is ever dropped; takes no options */
+    int32_t needs_direction;    /* 1: the score needs kvf_calibrated_layer.q_direction */
     /* Score of a row, computed once, when its block is sealed, and kept in 2 bytes; high ones stay. Exact arithmetic: the same on every
      * target. NULL: all equal, so the oldest go, and nothing is kept. */
     uint16_t (*score)(const kvfi_scored *row);
@@ -44,8 +48,12 @@ const kvfi_policy *kvfi_policy_at(int32_t i);
  * KVF_E_SPEC and leaves a sentence; error may be NULL. */
 int kvfi_evict_setup(const char *text, int32_t sink, int32_t recent, kvfi_evict *e, char *error, size_t error_size);
 
-/* Rows that a head keeps of `rows`: never fewer than are protected. */
-int64_t kvfi_evict_budget(const kvfi_evict *e, int64_t rows);
+/* Rows that a head keeps of `rows` with so many tokens or else that share: never fewer than are protected. */
+int64_t kvfi_evict_rows_kept(const kvfi_evict *e, int32_t tokens, int32_t share, int64_t rows);
+
+/* Does layer i keep everything? And the last layer that is named as such; -1: none. */
+int kvfi_evict_protects(const kvfi_evict *e, int32_t layer);
+int32_t kvfi_evict_last_protected(const kvfi_evict *e);
 
 static inline int kvfi_evicts(const kvfi_evict *e)
 {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * Policies: specs and refusals, which rows stay (by a definition written out here), that it does not depend on batches, and what
  * removal, copies, aborts and streams make of it. That attention sees just those rows is tests/oracle/test_oracle_evict.c. */
-#include "support.h"
+#include "calibrated.h"
 #include "cache/cache.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,7 +65,7 @@ static void test_every_example_is_valid(void **state)
             assert_int_equal(e.evicts, strcmp(info.name, "none") != 0);
         }
     }
-    assert_int_equal(n, 4);
+    assert_int_equal(n, 5);
     assert_int_equal(kvf_policy_list(-1, &info), KVF_E_ARG);
 }
 
@@ -81,7 +82,8 @@ static void test_budgets(void **state)
                  {"knorm:budget=0.1%", 100000, 100},
                  {"knorm:budget=100%", 1000, 1000},
                  {"knorm:budget=25%,recent=256,sink=16", 1000, 272}, /* never fewer than are protected */
-                 {"knorm:budget=68", 1000, 68}};
+                 {"knorm:budget=68,protect=0-1+29", 1000, 68},
+                 {"knorm:budget=64MiB", 1000, 1000}}; /* what fits only a cache can tell */
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
         kvf_evict_info e;
@@ -112,12 +114,18 @@ static void test_refusals(void **state)
         {"knorm:budget=12.%", "budget is '12.%'"},
         {"knorm:budget=.5%", "budget is '.5%'"},
         {"knorm:budget=%", "budget is '%'"},
-        {"knorm:budget=64MiB", "budget is '64MiB'"},
+        {"knorm:budget=64MB", "budget is '64MB'; allowed are 1 to 999999999 tokens, 0.1% to 100%, or a size in KiB, MiB or GiB"},
+        {"knorm:budget=0MiB", "budget is '0MiB'"},
+        {"knorm:budget=1.5MiB", "budget is '1.5MiB'"},
+        {"knorm:budget=99,protect=1-", "protect is '1-', but must list layers, as 0-1+29"},
+        {"knorm:budget=99,protect=3-1", "protect is '3-1'"},
+        {"knorm:budget=99,protect=1+", "protect is '1+'"},
+        {"knorm:budget=99,protect=last", "protect is 'last'"},
         {"knorm:budget=12\x1b[m", "budget is '12?[m'"},
         {"knorm:budget=67", "a budget of 67 tokens is less than the 68 that are protected: the first 4 and the newest 64"},
         {"window:budget=300,recent=256,sink=64", "less than the 320 that are protected"},
         {"knorm:budget=1024,budget=5", "option 'budget' is given twice"},
-        {"knorm:budget=1024,keep=5", "policy 'knorm' has no option 'keep'; it has: budget sink recent"},
+        {"knorm:budget=1024,keep=5", "policy 'knorm' has no option 'keep'; it has: budget sink recent protect"},
         {"window:budget=1024,seed=5", "policy 'window' has no option 'seed'"},
         {"random:budget=1024,seed=x", "policy 'random': seed is 'x', but must be a whole number"},
         {"knorm:budget=1024,sink=-1", "policy 'knorm': sink is '-1', but must be a whole number"},
@@ -166,7 +174,32 @@ static void define(int *alive, const uint16_t *goodness, int n, int budget, int 
     }
 }
 
-static void check_kept(const char *spec, int knorm, int budget, int share, int sink, int recent)
+/* Projection of a key on channel 3, as qfilters keeps it. */
+static uint16_t reach(const float *k, int dim)
+{
+    const uint16_t half = ts_half((float)(1 / sqrt(dim)) * k[3]);
+    return (uint16_t)(half >> 15 ? ~half : half | 0x8000);
+}
+
+enum { OLDEST, SHORTEST, FURTHEST };
+
+static uint16_t goodness_of(int by, const float *k, int dim)
+{
+    return by == SHORTEST ? (uint16_t)(65535 - length(k, dim)) : by == FURTHEST ? reach(k, dim) : 0;
+}
+
+/* Every query goes along channel 3, however far. */
+static tc_calibration *along_channel_3(ts_model *m)
+{
+    tc_calibration *t = tc_new(m, 1);
+    for (int i = 0; i < m->params.n_layers; i++)
+        for (int j = 0; j < m->layers[i].kv_heads * m->layers[i].k_dim; j++)
+            ((float *)(uintptr_t)t->layers[i].q_direction)[j] = j % m->layers[i].k_dim == 3 ? 17.0f : 0.0f;
+    m->params.calibration = &t->c;
+    return t;
+}
+
+static void check_kept(const char *spec, int by, int budget, int share, int sink, int recent)
 {
     enum { N = 700 };
     ts_model m;
@@ -174,6 +207,7 @@ static void check_kept(const char *spec, int knorm, int budget, int share, int s
     int alive[N], some_differ = 0;
     uint16_t goodness[N];
     model(&m, "q4_0", spec);
+    tc_calibration *t = along_channel_3(&m);
     kvf_cache *c = fed(&m, N, 90);
     ts_rows(rows, N, 0, 1, 0);
     ts_batch *b = ts_batch_new(&m, rows, N, NULL);
@@ -181,8 +215,7 @@ static void check_kept(const char *spec, int knorm, int budget, int share, int s
         for (int head = 0; head < 2; head++) {
             int dim = m.layers[layer].k_dim, kept = 0;
             for (int i = 0; i < N; i++)
-                goodness[i] =
-                    knorm ? (uint16_t)(65535 - length(b->k[layer].plain + (size_t)(2 * i + head) * (size_t)dim, dim)) : 0;
+                goodness[i] = goodness_of(by, b->k[layer].plain + (size_t)(2 * i + head) * (size_t)dim, dim);
             define(alive, goodness, N, budget, share, sink, recent);
             for (int i = 0; i < N; i++) {
                 if (held(c, 0, layer, head, i) != alive[i])
@@ -193,25 +226,28 @@ static void check_kept(const char *spec, int knorm, int budget, int share, int s
             assert_int_equal(evicted(c, layer).kept, kept);
             assert_int_equal(evicted(c, layer).evicted, N - kept);
         }
-    assert_int_equal(some_differ > 0, knorm); /* every head has a set of its own */
+    assert_int_equal(some_differ > 0, by != OLDEST); /* every head has a set of its own */
     assert_int_equal(evicted(c, 1).pruned, 0);
     assert_int_equal(evicted(c, 1).evicted, 0);
     for (int i = N - 50; i < N; i++) assert_true(held(c, 0, 1, 0, i));
     assert_int_equal(kvf_seq_pos_max(c, 0), N - 1); /* a position, not a count */
     ts_batch_free(b);
     kvf_cache_free(&c);
+    tc_free(t);
 }
 
 static void test_kept_rows_follow_the_definition(void **state)
 {
     (void)state;
-    check_kept("window:budget=200", 0, 200, 0, S, R);
-    check_kept("window:budget=200,sink=80", 0, 200, 0, 80, R);
-    check_kept("window:budget=68", 0, 68, 0, S, R);
-    check_kept("window:budget=30%", 0, 0, 300, S, R);
-    check_kept("knorm:budget=200", 1, 200, 0, S, R);
-    check_kept("knorm:budget=300,recent=150,sink=10", 1, 300, 0, 10, 150);
-    check_kept("knorm:budget=40%,recent=100", 1, 0, 400, S, 100);
+    check_kept("window:budget=200", OLDEST, 200, 0, S, R);
+    check_kept("window:budget=200,sink=80", OLDEST, 200, 0, 80, R);
+    check_kept("window:budget=68", OLDEST, 68, 0, S, R);
+    check_kept("window:budget=30%", OLDEST, 0, 300, S, R);
+    check_kept("knorm:budget=200", SHORTEST, 200, 0, S, R);
+    check_kept("knorm:budget=300,recent=150,sink=10", SHORTEST, 300, 0, 10, 150);
+    check_kept("knorm:budget=40%,recent=100", SHORTEST, 0, 400, S, 100);
+    check_kept("qfilters:budget=200", FURTHEST, 200, 0, S, R);
+    check_kept("qfilters:budget=40%,recent=100,sink=9", FURTHEST, 0, 400, 9, 100);
 }
 
 /* All keys alike: the lowest positions go, as in a window. */
@@ -236,6 +272,122 @@ static void test_ties_go_by_position(void **state)
     for (int pos = 0, last = 64 * ((N - R) / 64) + R; pos < N; pos++)
         assert_int_equal(held(c, 0, 2, 1, pos), pos < S || pos >= last - (150 - S));
     kvf_cache_free(&c);
+}
+
+/* Attention over rows of equal keys is the mean of the values that stay, the new row's included. */
+static void test_equal_scores(void **state)
+{
+    enum { N = 400, DIM = 16 };
+    (void)state;
+    ts_model m;
+    ts_model_init(&m, 1, 1, 1, DIM, DIM, "f16", "f16");
+    m.params.evict = "knorm:budget=100";
+    kvf_cache *c = ts_create(&m);
+    static float keys[DIM], value[DIM], query[DIM], out[DIM];
+    kvf_view k = {.data = keys, .type = KVF_F32}, v = {.data = value, .type = KVF_F32}, q = {.data = query, .type = KVF_F32};
+    for (int d = 0; d < DIM; d++) keys[d] = 1, query[d] = (float)d;
+    for (int pos = 0; pos <= N; pos++) {
+        kvf_token t = {0, pos};
+        kvf_attention a;
+        kvf_attention_init(&a);
+        a.q = q, a.k = k, a.v = v, a.scale = 1, a.out = out;
+        for (int d = 0; d < DIM; d++) value[d] = (float)(pos % 50 + d);
+        ts_ok(kvf_batch_begin(c, &t, 1));
+        ts_ok(kvf_attend(c, &a));
+        double sum = pos % 50, n = 1;
+        for (int p = 0; pos == N && p < N; p++)
+            if (held(c, 0, 0, 0, p)) sum += p % 50, n++;
+        if (pos == N) assert_true(fabs((double)out[0] - sum / n) < 1e-3 && n >= 100 && n <= 164);
+        ts_ok(kvf_batch_append(c, 0, &k, &v, NULL));
+        ts_ok(kvf_batch_commit(c));
+    }
+    kvf_cache_free(&c);
+}
+
+/* ---- budgets of layers and of the whole cache ------------------------------------------------------------------------------------ */
+
+static void test_layers_have_budgets(void **state)
+{
+    (void)state;
+    ts_model m;
+    ts_model_init(&m, 5, 4, 2, 32, 32, "uni4", "q4_0");
+    m.params.evict = "random:budget=200,protect=1+3-4";
+    m.layers[2].evict_budget = 120, m.layers[4].evict_budget = 70;
+    kvf_cache *c = fed(&m, 640 + R, 100);
+    static const int budget[] = {200, 0, 120, 0, 0};
+    for (int i = 0; i < 5; i++) {
+        assert_int_equal(evicted(c, i).pruned, budget[i] > 0);
+        assert_int_equal(evicted(c, i).budget, budget[i]);
+        assert_int_equal(evicted(c, i).kept, budget[i] ? budget[i] : 640 + R);
+    }
+    kvf_cache_free(&c);
+    m.params.evict = "window:budget=200", m.layers[0].evict_budget = -1;
+    c = fed(&m, 640 + R, 100);
+    assert_int_equal(evicted(c, 0).kept, 640 + R);
+    assert_int_equal(evicted(c, 1).kept, 200);
+    assert_int_equal(evicted(c, 4).kept, 70);
+    kvf_cache_free(&c);
+}
+
+static void test_refused_budgets(void **state)
+{
+    static const struct {
+        const char *evict;
+        int64_t budget; /* of layer 1 */
+        int window, code;
+        const char *says;
+    } cases[] = {
+        {"knorm:budget=200,protect=0-7", 0, 0, KVF_E_ARG, "policy 'knorm' protects layer 7; there are 0 to 2"},
+        {"knorm:budget=200", -2, 0, KVF_E_ARG, "layer 1: evict_budget is -2; allowed are -1 (all), 0"},
+        {"knorm:budget=200", 67, 0, KVF_E_ARG, "layer 1: a budget of 67 tokens is less than the 68 that are protected"},
+        {"none", 500, 0, KVF_E_ARG, "layer 1 has a budget of 500 tokens, but there is no policy"},
+        {"knorm:budget=200", 500, 64, KVF_E_ARG, "layer 1 has a budget of 500 tokens, but reads another"},
+        {"qfilters:budget=200", 0, 0, KVF_E_UNSUPPORTED, "policy 'qfilters' needs the direction of the queries of layer 0"},
+        {"qfilters:budget=200", 0, 0, KVF_E_UNSUPPORTED, "kvfold calibrate"},
+        {"knorm:budget=64KiB", 0, 0, KVF_E_SPEC, "a budget of 65536 bytes is too small: the 68 tokens that are protected take"},
+        {"knorm:budget=64MiB,protect=0", 0, 0, KVF_E_UNSUPPORTED, "layer 0 keeps everything and grows without end"},
+    };
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        ts_model m;
+        kvf_cache *c = NULL;
+        ts_model_init(&m, 3, 4, 2, 32, 32, "uni4", "q4_0");
+        m.params.evict = cases[i].evict, m.layers[1].evict_budget = cases[i].budget, m.layers[1].window = cases[i].window;
+        assert_int_equal(ts_try(&m, &c), cases[i].code);
+        assert_null(c);
+        if (!strstr(m.error, cases[i].says)) fail_msg("%s: %s", cases[i].evict, m.error);
+    }
+}
+
+/* A budget in bytes holds at every length, and the tokens that it becomes are as many as fit. */
+static void test_budgets_in_bytes(void **state)
+{
+    static const char *const names[] = {"window", "knorm", "random"};
+    (void)state;
+    for (int i = 0; i < 2 * COUNT(names); i++) {
+        ts_model m;
+        char spec[64];
+        model(&m, i % 2 ? "uni4" : "kivi4", "none");
+        const int kib = (int)(ts_bytes(&m, 300) >> 10) + 128; /* and the scratch of a policy */
+        snprintf(spec, sizeof spec, "%s:budget=%dKiB,recent=70", names[i / 2], kib);
+        m.params.evict = spec;
+        kvf_cache *c = ts_create(&m);
+        const int budget = (int)evicted(c, 0).budget;
+        for (int n = 1; n <= 1500; n++) {
+            kvf_stats_t s = {.size = sizeof s};
+            ts_grow(c, &m, 0, 1, 1, 1);
+            ts_ok(kvf_stats(c, &s));
+            if (s.accounted > 1024 * kib) fail_msg("%s, %d rows: %lld bytes", spec, n, (long long)s.accounted);
+        }
+        assert_true(evicted(c, 2).evicted > 0);
+        kvf_cache_free(&c);
+        for (int more = 0; more < 2; more++) {
+            snprintf(spec, sizeof spec, "%s:budget=%d,recent=70", names[i / 2], budget + more);
+            int64_t most = 0;
+            for (int n = 100000; n < 100064; n++) most = ts_bytes(&m, n) > most ? ts_bytes(&m, n) : most;
+            assert_int_equal(most > 1024 * kib, more);
+        }
+    }
 }
 
 static const char *const policies[] = {"window:budget=150", "random:budget=200,seed=3", "knorm:budget=200",
@@ -465,6 +617,10 @@ int main(void)
         cmocka_unit_test(test_refusals),
         cmocka_unit_test(test_kept_rows_follow_the_definition),
         cmocka_unit_test(test_ties_go_by_position),
+        cmocka_unit_test(test_equal_scores),
+        cmocka_unit_test(test_layers_have_budgets),
+        cmocka_unit_test(test_refused_budgets),
+        cmocka_unit_test(test_budgets_in_bytes),
         cmocka_unit_test(test_batches_of_any_size),
         cmocka_unit_test(test_hash_sees_the_kept_set),
         cmocka_unit_test(test_large_budget_is_none),
