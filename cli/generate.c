@@ -124,9 +124,13 @@ static run_turn *add_turn(generator *g)
 
 static void say_full(const generator *g)
 {
-    cli_note("the context of %lld tokens (-c) is full: generation stops, no position is used again (--evict %s). "
-             "Give a larger -c to go on",
-             (long long)g->s->context, g->s->kv.evict);
+    if (g->s->positions > g->s->context)
+        cli_note("all %lld positions that the model can use are used up: generation stops (--evict %s)",
+                 (long long)g->s->positions, g->s->kv.evict);
+    else
+        cli_note("the context of %lld tokens (-c) is full: generation stops, no position is used again (--evict %s). "
+                 "Give a larger -c to go on",
+                 (long long)g->s->context, g->s->kv.evict);
 }
 
 /* A turn that does not fit: fatal for the first one, the end of the conversation for a later one. */
@@ -138,7 +142,7 @@ static int does_not_fit(const generator *g, run_turn *t, int64_t n)
         return CLI_GO;
     }
     cli_error("the prompt has %lld tokens, the context (-c) holds %lld, dropped ones counted (--evict %s). Give -c %lld or more",
-              (long long)n, (long long)g->s->context, g->s->kv.evict, (long long)n + 1);
+              (long long)n, (long long)g->s->positions, g->s->kv.evict, (long long)n + 1);
     return CLI_CANNOT;
 }
 
@@ -146,7 +150,7 @@ static run_stop why_stop(const generator *g, const run_turn *t)
 {
     if (cli_interrupted()) return STOP_INTERRUPTED;
     if (g->set->predict >= 0 && t->generated >= g->set->predict) return STOP_LENGTH;
-    return g->has_pending && tokens_held(g) >= g->s->context ? STOP_CONTEXT : STOP_NONE;
+    return g->has_pending && tokens_held(g) >= g->s->positions ? STOP_CONTEXT : STOP_NONE;
 }
 
 static int feed_pending(generator *g)
@@ -247,7 +251,7 @@ int generate_turn(generator *g, const char *text, size_t length)
     if (n == 0) {
         cli_error("the prompt has no tokens: there is nothing to continue");
         code = CLI_USAGE;
-    } else if (t->kept + n > g->s->context) {
+    } else if (t->kept + n > g->s->positions) {
         code = does_not_fit(g, t, n);
     } else {
         generator_start(g);

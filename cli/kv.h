@@ -20,8 +20,9 @@ typedef struct kv_settings {
 
 #define KV_EVICT(S, MORE)                                                                                                        \
     CLI_WORD("--evict", "POLICY", S, kv.evict,                                                                                   \
-             "which tokens stay: none, or a policy with its budget of tokens or share of all, as knorm:budget=1024 or "          \
-             "window:budget=25%,recent=256,sink=4; kvfold list has them (default none)" MORE)
+             "which tokens stay: none, or a policy with its budget of tokens, share of all or size of the cache, as "            \
+             "knorm:budget=1024, window:budget=25%,recent=256,sink=4 or knorm:budget=64MiB; protect=0-1 names layers that keep " \
+             "everything; kvfold list has the policies (default none)" MORE)
 
 #define KV_CALIBRATION(S)                                                                                                        \
     CLI_WORD("--calibration", "FILE", S, kv.calibration,                                                                         \

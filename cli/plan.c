@@ -48,6 +48,7 @@ typedef struct plan {
     char error[512];
     int64_t context, available;
     int32_t layers_folded;
+    int64_t budget; /* tokens that a head keeps where the budget is one of bytes; 0: it is not */
 } plan;
 
 typedef struct plan_row {
@@ -145,6 +146,19 @@ static int check(plan *p)
     return CLI_GO;
 }
 
+/* Only a cache knows how many tokens a budget of bytes is. It touches next to nothing. */
+static int64_t tokens_of_bytes(const plan *p)
+{
+    kvf_evict_info info;
+    kvf_cache *cache = NULL;
+    kvf_evicted_t e = {.size = sizeof e};
+    if (kvf_evict_check(p->kv.evict, p->kv.sink, p->kv.recent, 0, &info, NULL, 0) != KVF_OK || !info.bytes) return 0;
+    if (kvf_cache_create(&cache, &p->params) != KVF_OK) return 0;
+    for (int32_t i = 0; i < p->params.n_layers && !e.budget; i++) kvf_evicted(cache, i, &e);
+    kvf_cache_free(&cache);
+    return e.budget;
+}
+
 static int make(plan *p, const plan_settings *set)
 {
     int code = kv_choice_make(&p->kv, &set->kv);
@@ -162,6 +176,7 @@ static int make(plan *p, const plan_settings *set)
         return cli_exit_of((int)bytes);
     }
     p->layers_folded = count_folded(p);
+    p->budget = tokens_of_bytes(p);
     return CLI_GO;
 }
 
@@ -203,6 +218,7 @@ static int print_table(const plan *p)
            p->shape.n_attention, (long long)p->shape.context);
     printf("K %s, V %s, sink %d, window %d: %d of %d layers folded\n", p->kv.k, p->kv.v, p->kv.sink, p->kv.recent,
            p->layers_folded, p->shape.n_layers);
+    if (p->budget > 0) printf("budget %lld tokens of each head\n", (long long)p->budget);
     if (p->kv.evicts)
         printf("evict %s%s\n", p->kv.evict, policy_keeps_scores(&p->kv) ? ": sizes are the most that it can be" : "");
     printf("weights %s, host cells %s, memory available %s\n\n", cli_bytes(p->file.bytes), cli_bytes(shape_host(&p->shape)),
@@ -247,6 +263,7 @@ static int print_object(const plan *p)
                                   p->kv.preset, "layers", p->kv.layers.data, "layers_folded", p->layers_folded,
                                   "layers_attention", p->shape.n_attention, "layers_total", p->shape.n_layers, "sink", p->kv.sink,
                                   "window", p->kv.recent, "evict", p->kv.evict));
+    if (p->budget > 0) json_object_set_new(json_object_get(o, "kv"), "budget_tokens", json_integer(p->budget));
     return cli_print_json(o);
 }
 

@@ -102,10 +102,22 @@ static int64_t binds_at(const quality_arm *arm, const quality_settings *set)
     return n;
 }
 
+static bool budget_in_bytes(const quality_arm *arm)
+{
+    kvf_evict_info info = {0};
+    return !arm->host && kvf_evict_check(arm->choice.evict, arm->choice.sink, arm->choice.recent, 0, &info, NULL, 0) == KVF_OK &&
+           info.bytes > 0;
+}
+
 /* Where no policy has dropped anything yet there is nothing to judge of one. */
 static int judge_after_budgets(const quality_run *run, quality_settings *set)
 {
     for (int i = 0; i < run->n_arms; i++) {
+        if (budget_in_bytes(&run->arm[i])) {
+            cli_error("%s: quality judges budgets of tokens or a share; kvfold plan says how many tokens such a budget is",
+                      run->arm[i].name);
+            return CLI_USAGE;
+        }
         const int64_t n = binds_at(&run->arm[i], set), most = set->context - 1 - n;
         if (set->score <= most) continue;
         if (most < 1) {

@@ -112,6 +112,8 @@ void report_start(const session *s, const chat *c)
 {
     cli_note("%s/%s, %d of %d layers folded, context %lld, batch %d, threads %d, chat template %s", s->kv.k, s->kv.v,
              s->host.layers_folded, s->host.layers_total, (long long)s->context, s->host.n_batch, s->threads, c->name);
+    if (s->positions > s->context)
+        cli_note("%s lets tokens go: text may go on past the context, up to %lld tokens", s->kv.evict, (long long)s->positions);
     unfolded(s, note_unfolded, NULL);
 }
 

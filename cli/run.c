@@ -33,7 +33,9 @@ static const cli_option options[] = {
     COUNT("-n --predict --n-predict", predict, -1, INT32_MAX, "-1",
           "tokens to generate in a turn; -1: until the model ends or the context is full"),
     COUNT("-c --ctx-size", context, 0, INT32_MAX - 1024, "0",
-          "tokens that the folded context holds; 0: the training length. When it is full, generation stops"),
+          "tokens that the folded context holds; 0: the training length. When it is full, generation stops; with a policy "
+          "(--evict) "
+          "that bounds what is kept it goes on up to the training length"),
     COUNT("-b --batch-size", batch, 0, 65536, "0",
           "rows of one batch, which libllama keeps unfolded; 0: 255. Rows and sequences are fitted to a multiple of 256"),
     COUNT("-ub --ubatch-size", ubatch, 0, 65536, "0", "the same as -b here; the smaller one holds"),

@@ -36,6 +36,7 @@ typedef struct session {
     kvf_llama *fold;
     kvf_llama_stats_t host; /* as after attach */
     int64_t context;        /* tokens of the folded context */
+    int64_t positions;      /* that may be used: more where a policy lets tokens go */
     int threads;
 } session;
 

@@ -128,6 +128,7 @@ static int open_context(session *s, const run_settings *set)
     rc = kvf_llama_attach(s->fold, s->ctx);
     if (rc != KVF_OK) return cli_interrupted() ? CLI_DONE : fold_failed(rc, kvf_llama_error(s->fold));
     s->context = kvf_llama_n_ctx(s->fold);
+    s->positions = kvf_llama_n_positions(s->fold);
     s->host.size = sizeof s->host;
     rc = kvf_llama_stats(s->fold, &s->host);
     return rc == KVF_OK ? CLI_GO : fold_failed(rc, kvf_llama_error(s->fold));

@@ -124,7 +124,8 @@ struct kvf_llama {
     int32_t host_ctx;  /* cells asked of libllama */
     int32_t long_rope; /* 0: no such model; 1: the short factors apply; 2: the long ones */
     int64_t n_ctx;
-    int64_t reserved; /* tokens reserved in the cache */
+    int64_t n_positions; /* that a sequence may take */
+    int64_t reserved;    /* tokens reserved in the cache */
 
     int32_t n_attn;
     kvfi_host_layer *attn; /* [n_layers], in graph order */
@@ -217,5 +218,8 @@ struct llama_batch kvfi_host_part(kvf_llama *h, const struct llama_batch *batch,
 int kvfi_host_rows_room(kvf_llama *h, int32_t rows);
 int kvfi_host_logits_room(kvf_llama *h);
 void kvfi_host_keep_logits(kvf_llama *h, int32_t first, int32_t end);
+
+/* Fills n_positions: the cache exists (positions.c). */
+void kvfi_host_set_positions(kvf_llama *h);
 
 #endif

@@ -158,6 +158,7 @@ static int create_cache(kvf_llama *h)
     rc = kvf_cache_create(&h->cache, &p);
     free(layers), free(known);
     if (rc) return kvfi_host_fail(h, rc, "cache: %s", *why ? why : kvf_strerror(rc));
+    kvfi_host_set_positions(h);
     h->reserved = h->n_ctx + h->n_batch; /* room for blocks that a cut leaves half empty */
     rc = kvf_reserve(h->cache, h->reserved, h->n_seq, h->n_batch);
     return rc ? kvfi_host_fail_cache(h, rc, "reserve") : KVF_OK;

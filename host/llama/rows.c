@@ -60,9 +60,15 @@ static int check_position(kvf_llama *h, const struct llama_batch *b, int32_t i)
 
 static int check_length(kvf_llama *h, int32_t rows)
 {
-    int64_t held = 0;
-    for (int32_t s = 0; s < h->n_seq; s++) held += h->held[s];
-    if (held + rows > h->n_ctx)
+    int64_t held = 0, longest = 0;
+    for (int32_t s = 0; s < h->n_seq; s++) {
+        held += h->held[s];
+        if (h->held[s] > longest) longest = h->held[s];
+    }
+    if (h->n_positions > h->n_ctx && longest + rows > h->n_positions)
+        return kvfi_host_fail(h, KVF_E_FULL, "%d more tokens do not fit: %lld of the %lld positions of the model are used up",
+                              (int)rows, (long long)longest, (long long)h->n_positions);
+    if (h->n_positions == h->n_ctx && held + rows > h->n_ctx)
         return kvfi_host_fail(h, KVF_E_FULL, "%d more tokens do not fit: %lld of the %lld of the context are in use", (int)rows,
                               (long long)held, (long long)h->n_ctx);
     return KVF_OK;

@@ -9,6 +9,11 @@ int64_t kvf_llama_n_ctx(const kvf_llama *h)
     return h ? h->n_ctx : 0;
 }
 
+int64_t kvf_llama_n_positions(const kvf_llama *h)
+{
+    return h ? h->n_positions : 0;
+}
+
 kvf_cache *kvf_llama_cache(kvf_llama *h)
 {
     return h ? h->cache : NULL;

@@ -13,7 +13,7 @@ for i in range(30):
     print(f"On day {i} the ferry left the quay at {i % 12 + 1} o'clock, and {i * 7 % 40} people stood at the rail to watch the town go.")
 END
 
-# plan: beyond the budget a window costs nothing more; a policy that scores rows has no such bound and says so.
+# plan: beyond the budget nothing costs more; what a policy that scores rows takes at most is said so.
 size() { python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["bytes_total"])' "$work/out"; }
 succeeds plan_none plan "$smollm2" -c 8192 --json
 none=$(size)
@@ -22,7 +22,13 @@ succeeds plan_window plan "$smollm2" -c 8192 --evict window:budget=1024 --json
 window=$(size)
 json plan_says_window 'o["kv"]["evict"] == "window:budget=1024,recent=64,sink=4" and o["bytes_per_token"] == 0'
 succeeds plan_knorm plan "$smollm2" -c 8192 --evict knorm:budget=1024 --json
-holds plan_sizes test "$window" -lt $((none / 3)) -a "$(size)" -gt "$none"
+holds plan_sizes test "$window" -lt $((none / 3)) -a "$(size)" -gt "$window" -a "$(size)" -lt $((none / 2))
+json plan_knorm_is_constant 'o["bytes_per_token"] == 0'
+kv plan "$smollm2" -c 8192 --evict knorm:budget=40MiB
+holds plan_bytes grep -Eq "^budget [0-9]{3,4} tokens of each head" "$work/out"
+refuses plan_too_few_bytes 1 "a budget of 1048576 bytes is too small: the 68 tokens" plan "$smollm2" --evict knorm:budget=1MiB
+refuses plan_protected_grow 2 "layer 0 keeps everything and grows without end" plan "$smollm2" --evict knorm:budget=64MiB,protect=0
+refuses plan_no_calibration 2 "kvfold calibrate" plan "$smollm2" --evict qfilters:budget=512
 kv plan "$smollm2" -c 8192 --evict knorm:budget=1024
 holds plan_says_bound grep -q "^evict knorm:budget=1024,recent=64,sink=4: sizes are the most that it can be" "$work/out"
 kv list
@@ -33,6 +39,13 @@ succeeds run run "${quick[@]}" -m "$smollm2" -c 1024 --raw -f "$text" -n 8 --evi
 json run_within_budget '200 <= o["tokens"]["held"] <= 263 and o["prompt_tokens"] > 600 and
     o["tokens"]["evicted"] + o["tokens"]["held"] - o["prompt_tokens"] - o["generated_tokens"] in (-1, 0)'
 json run_says_policy 'o["kv"]["evict"] == "window:budget=200,recent=64,sink=4"'
+
+# A prompt longer than the context, and on: positions end with the training length, not with -c.
+succeeds run_past_context run "${quick[@]}" -m "$smollm2" -c 400 --raw -f "$text" -n 8 --evict knorm:budget=200 --json
+json run_past 'o["prompt_tokens"] > 600 and 200 <= o["tokens"]["held"] <= 263'
+holds run_says_so grep -q "text may go on past the context, up to 8192 tokens" "$work/err"
+refuses run_none_stops 2 "holds 400, dropped ones counted" run "${quick[@]}" -m "$smollm2" -c 400 --raw -f "$text" -n 8
+refuses run_protected_stops 2 "holds 400, dropped ones counted" run "${quick[@]}" -m "$smollm2" -c 400 --raw -f "$text" -n 8 --evict knorm:budget=200,protect=3
 
 # quality: a budget that binds late takes positions away, one that never does is refused.
 base=(quality -m "$smollm2" -t 1 -f "$text" -c 320 --floor 0)
