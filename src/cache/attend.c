@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Planning an attention: checks, items (sequence x KV head x up to 64 query vectors), spans of history, merging.
  * The walk over one item and span is in walk.c. */
-#include "cache/chain.h"
+#include "cache/mass.h"
 #include "cache/check.h"
 
 #include <math.h>
@@ -82,12 +82,23 @@ static int32_t longest_history(const kvf_cache *c)
     return blocks;
 }
 
+/* Does the open attention add to the masses of its store? The first of a layer in a batch does. */
+static int keeps_mass(const kvf_cache *c)
+{
+    return c->g.stores[c->g.layers[c->attend.request.layer].store].mass;
+}
+
+static int adds_mass(const kvf_cache *c)
+{
+    return keeps_mass(c) && c->batch.queried[c->attend.request.layer] < 2;
+}
+
 /* Few items: cut each history into spans so that every thread has about four parts, none shorter than 512 tokens. */
 static int32_t choose_spans(const kvf_cache *c)
 {
     const kvfi_attend *t = &c->attend;
     int32_t threads = c->g.threads;
-    if (threads == 1 || t->n_items >= 2 * threads) return 1;
+    if (threads == 1 || keeps_mass(c) || t->n_items >= 2 * threads) return 1;
     int32_t spans = (4 * threads + t->n_items - 1) / t->n_items, most = longest_history(c) / 8;
     if (spans > most) spans = most;
     return spans < 1 ? 1 : spans;
@@ -118,11 +129,31 @@ int kvf_attend_begin(kvf_cache *c, const kvf_attention *a, kvf_plan *plan)
     kvfi_code_request(c);
     split(c);
     atomic_store(&t->done, 0);
+    atomic_store(&t->bad_mass, 0);
     for (int32_t i = 0; i < t->parts; i++) atomic_flag_clear(&t->part_taken[i]);
     t->open = 1;
     *plan = (kvf_plan){.parts = t->parts, .scratch = (size_t)c->g.threads * c->g.slot_bytes, .cache = c};
     if (t->spans > 1) plan->scratch += (size_t)t->parts * c->g.partial_bytes;
     return KVF_OK;
+}
+
+/* Has no other item the same head of the same run? Then nobody else adds to its masses. */
+static int alone(const kvf_cache *c, const kvfi_item *item)
+{
+    return item->count == c->batch.runs[item->run].count * c->g.layers[c->attend.request.layer].group;
+}
+
+/* Masses of heads that have several items, one after the other: their sums must not depend on threads. */
+static int finish_masses(kvf_cache *c)
+{
+    const kvfi_attend *t = &c->attend;
+    if (!adds_mass(c)) return KVF_OK;
+    for (int32_t i = 0; i < t->n_items; i++)
+        if (!alone(c, &t->items[i])) kvfi_walk_mass(c, i, t->slots);
+    c->batch.queried[t->request.layer] = 2;
+    if (!atomic_load(&t->bad_mass)) return KVF_OK;
+    return kvfi_fail(c, KVF_E_NONFINITE, "layer %d: scores are NaN or infinite: policy %s cannot rank rows by them",
+                     (int)t->request.layer, c->g.evict.policy->name);
 }
 
 /* Scratch of one thread. As many as the caller announced; a caller with more threads waits its turn. */
@@ -140,8 +171,11 @@ void kvf_attend_part(const kvf_plan *plan, int32_t i)
     kvfi_attend *t = &c->attend;
     if (atomic_flag_test_and_set(&t->part_taken[i])) return;
     int32_t slot = take_slot(c);
-    uint8_t *partial = t->spans > 1 ? t->partials + (size_t)i * c->g.partial_bytes : NULL;
-    kvfi_walk(c, &t->items[i / t->spans], i % t->spans, t->slots + (size_t)slot * c->g.slot_bytes, partial);
+    const kvfi_item *item = &t->items[i / t->spans];
+    uint8_t *scratch = t->slots + (size_t)slot * c->g.slot_bytes,
+            *partial = t->spans > 1 ? t->partials + (size_t)i * c->g.partial_bytes : NULL;
+    kvfi_walk(c, item, i % t->spans, scratch, partial);
+    if (adds_mass(c) && alone(c, item)) kvfi_walk_mass(c, i, scratch);
     atomic_flag_clear_explicit(&t->slot_busy[slot], memory_order_release);
     atomic_fetch_add(&t->done, 1);
 }
@@ -161,7 +195,7 @@ int kvf_attend_end(kvf_plan *plan)
     if (t->spans > 1)
         for (int32_t i = 0; i < t->n_items; i++)
             kvfi_merge_spans(c, &t->items[i], t->partials + (size_t)i * (size_t)t->spans * c->g.partial_bytes, t->spans);
-    return KVF_OK;
+    return finish_masses(c);
 }
 
 int kvf_attend(kvf_cache *c, const kvf_attention *a)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * The transaction: begin (checks, makes room), append (stages by reference), commit or abort. Nothing of the cache changes
  * before commit, so abort has nothing to undo. */
-#include "cache/chain.h"
+#include "cache/mass.h"
 #include "cache/check.h"
 
 #include <string.h>
@@ -130,7 +130,10 @@ int kvf_batch_begin(kvf_cache *c, const kvf_token *tokens, int32_t n)
     memset(b->staged, 0, (size_t)c->g.n_stores * sizeof *b->staged);
     memset(b->queried, 0, (size_t)c->g.n_layers);
     b->n = n, b->saturated = 0;
-    for (int32_t i = 0; i < b->n_runs; i++) kvfi_learn_pend(c, &b->runs[i]);
+    for (int32_t i = 0; i < b->n_runs; i++) {
+        kvfi_learn_pend(c, &b->runs[i]);
+        if (c->g.evict.policy->mass) kvfi_mass_clear_pending(c, &c->sequences[b->runs[i].seq]);
+    }
     return KVF_OK;
 }
 

@@ -71,11 +71,22 @@ static int64_t store_bytes(const kvfi_geometry *g, const kvfi_store *s, int64_t 
            (s->chained ? kvfi_chain_blocks(g, s, sealed) * (block + (int64_t)s->link_bytes) : 0);
 }
 
+static int64_t longest_chain(const kvfi_geometry *g, int64_t sealed)
+{
+    int64_t most = 0;
+    for (int i = 0; i < g->n_stores; i++) {
+        const int64_t blocks = g->stores[i].chained ? kvfi_chain_blocks(g, &g->stores[i], sealed) : 0;
+        if (blocks > most) most = blocks;
+    }
+    return most;
+}
+
 static int64_t bytes_of(const kvfi_geometry *g, int64_t rows)
 {
     int64_t sealed = kvfi_sealed(g, rows, rows), sum = (int64_t)g->fixed_bytes;
     if (!rows) return sum;
     sum += (int64_t)g->sequence_bytes + table_rows(g, sealed, rows) * (int64_t)g->row_bytes;
+    if (g->evict.policy->mass == KVFI_MASS_NEWEST) sum += longest_chain(g, sealed) * KVF_BLOCK * 2 * (int64_t)sizeof(int32_t);
     if (g->table_bytes)
         for (int e = 0; e < KVFI_EPOCHS && KVFI_EPOCH_FIRST << e <= rows; e++) sum += (int64_t)g->table_bytes + KVFI_BLOCK_META;
     for (int i = 0; i < g->n_stores; i++) sum += store_bytes(g, &g->stores[i], sealed, rows);

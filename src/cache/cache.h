@@ -32,6 +32,7 @@ typedef struct kvfi_sequence {
     int32_t query_copy; /* which copy of the query sums is the committed one */
     int32_t n_sets;
     uint32_t sets[KVFI_EPOCHS]; /* table sets, in the pool `tables` */
+    int32_t mass_used;          /* a choice was made with the masses of the newest queries: the next ones begin anew */
     int32_t policy_end;         /* the policy has dropped rows knowing of those before this position; 0: none yet */
     int32_t *left_to;           /* [n_stores] last position that was freed because it left that store's window; -1: none */
     int32_t *evicted;           /* [n_stores] rows that each head has lost to the policy */
@@ -79,7 +80,9 @@ typedef struct kvfi_attend {
     atomic_flag *slot_busy;  /* [threads] */
     uint8_t *slots;          /* [threads] */
     uint8_t *coded;          /* seal_each */
-    int32_t by_row;          /* the request's rows are indexed by batch row, not by the host's cell */
+    float *norms; /* [max_items][2][KVFI_VECTORS] largest score and denominator of each vector, where masses are kept */
+    atomic_int bad_mass;
+    int32_t by_row; /* the request's rows are indexed by batch row, not by the host's cell */
 } kvfi_attend;
 
 struct kvf_cache {
@@ -257,6 +260,9 @@ void kvfi_read_open(const kvfi_open_rows *o, int32_t i, int32_t head, uint16_t *
 
 /* One part of an attention; slot is scratch of one thread. */
 void kvfi_walk(kvf_cache *c, const kvfi_item *item, int32_t span, uint8_t *slot, uint8_t *partial);
+
+/* Adds what the vectors of an item attend to, after its walk, to the pending masses. Items of one head not at the same time. */
+void kvfi_walk_mass(kvf_cache *c, int32_t item, uint8_t *slot);
 
 /* Merges `spans` partials of an item and writes the result. */
 void kvfi_merge_spans(kvf_cache *c, const kvfi_item *item, const uint8_t *partials, int32_t spans);

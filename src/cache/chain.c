@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-#include "cache/chain.h"
+#include "cache/mass.h"
 
 #include <string.h>
 
@@ -46,7 +46,7 @@ static void fill_bin(const kvf_cache *c, const kvfi_store *st, uint8_t *row, int
     memcpy(bin->score, kvfi_row_scores(c, row, st, head), sizeof bin->score);
 }
 
-void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row)
+void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int32_t open)
 {
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
@@ -55,6 +55,7 @@ void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row)
         kvfi_link *link = kvfi_link_at(s, st, s->n_links[i]);
         link->id = *id, link->reserved = 0;
         for (int32_t h = 0; h < st->kv_heads; h++) fill_bin(c, st, row, h, &link->bin[h]);
+        kvfi_mass_adopt(c, s, st, link, open);
         *id = KVFI_NO_BLOCK;
         if (kvfi_link_empty(link, st))
             kvfi_pool_drop(&c->pools[i], &c->a, link->id, 0);

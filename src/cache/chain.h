@@ -44,8 +44,9 @@ int32_t kvfi_chain_shared(const kvf_cache *c, const kvfi_sequence *s, int32_t st
 /* Makes room for `links` in every chain; allocates. KVF_OK or KVF_E_NOMEM (nothing changed, no sentence left). */
 int kvfi_chain_grow(kvf_cache *c, kvfi_sequence *s, int64_t links);
 
-/* The blocks that a table row has of such stores go to the end of their chains, rows, scores and all. */
-void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row);
+/* The blocks that a table row has of such stores go to the end of their chains, rows, scores and all. Their first
+ * row was the open row `open` when the batch began. */
+void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int32_t open);
 
 /* Rows with p0 <= position < p1 die; blocks without a living row go. */
 void kvfi_chain_kill(kvf_cache *c, kvfi_sequence *s, int64_t p0, int64_t p1);

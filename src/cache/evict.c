@@ -3,7 +3,7 @@
  * ended where that block became due: it knows the blocks up to this one and counts R newer rows. So how rows are cut into batches cannot
  * change what stays. Of every head, rows that are not protected go by ascending score, equal ones by ascending position, until the
  * budget is met; rows that stay are not touched. */
-#include "cache/chain.h"
+#include "cache/mass.h"
 
 #include <string.h>
 
@@ -20,6 +20,7 @@ typedef struct choice {
 typedef struct group {
     uint64_t *alive;
     const kvfi_bin *bin; /* NULL: a block of the table, without scores, */
+    const float *mass;   /* what its rows are ranked by instead of scores; NULL: nothing */
     int32_t first;       /* whose rows have positions from here on */
 } group;
 
@@ -30,18 +31,19 @@ void kvfi_score_rows(kvf_cache *c, const kvfi_store *st, uint8_t *row, int32_t h
     if (st->direction) r.direction = st->direction + (size_t)head * (size_t)r.dim;
     for (int32_t t = 0; scores && t < KVF_BLOCK; t++) {
         r.pos = *kvfi_row_first(row) + t, r.key = x + t * r.dim;
-        scores[t] = r.evict->policy->score(&r);
+        scores[t] = r.evict->policy->score ? r.evict->policy->score(&r) : 0;
     }
 }
 
 static group group_at(const choice *o, int32_t i, int32_t head)
 {
     if (o->st->chained) {
-        kvfi_bin *bin = &kvfi_link_at(o->s, o->st, i)->bin[head];
-        return (group){&bin->alive, bin, 0};
+        kvfi_link *link = kvfi_link_at(o->s, o->st, i);
+        kvfi_bin *bin = &link->bin[head];
+        return (group){&bin->alive, bin, o->st->mass ? kvfi_link_mass(link, o->st, head)->pending : NULL, 0};
     }
     uint8_t *row = kvfi_row(o->c, o->s, i);
-    return (group){&kvfi_row_valid(o->c, row)[o->st->first_head + head], NULL, *kvfi_row_first(row)};
+    return (group){&kvfi_row_valid(o->c, row)[o->st->first_head + head], NULL, NULL, *kvfi_row_first(row)};
 }
 
 /* Living rows of a group that may go. */
@@ -51,9 +53,18 @@ static uint64_t eligible(const choice *o, const group *g)
     return *g->alive & (g->bin ? kvfi_bin_range(g->bin, o->low, o->high) : kvfi_range_bits(g->first, o->low, o->high));
 }
 
+/* Floats that are not negative are ordered as their bits. */
+static uint64_t mass_rank(float mass, int32_t pos)
+{
+    uint32_t bits;
+    memcpy(&bits, &mass, sizeof bits);
+    return (uint64_t)bits << 32 | (uint32_t)pos;
+}
+
 /* What rows are ranked by: score, then position. No two of a head are equal. */
 static uint64_t rank_of(const group *g, int t)
 {
+    if (g->mass) return mass_rank(g->mass[t], g->bin->pos[t]);
     return g->bin ? (uint64_t)g->bin->score[t] << 32 | (uint32_t)g->bin->pos[t] : (uint64_t)g->first + (uint64_t)t;
 }
 
@@ -66,7 +77,7 @@ static void count_ranks(const choice *o, int32_t head, int shift, uint64_t above
         const uint64_t rows = eligible(o, &g);
         for (int t = 0; rows && t < KVF_BLOCK; t++) {
             const uint64_t rank = rank_of(&g, t);
-            if ((rows >> t & 1) && rank >> (shift + 8) == above) counts[rank >> shift & 255]++;
+            if ((rows >> t & 1) && (shift == 56 || rank >> (shift + 8) == above)) counts[rank >> shift & 255]++;
         }
     }
 }
@@ -84,11 +95,11 @@ static uint64_t threshold(const choice *o, int32_t head, int32_t drop)
 {
     int32_t counts[256];
     uint64_t rank = 0;
-    for (int shift = 40; shift >= 0; shift -= 8) {
+    for (int shift = o->st->mass ? 56 : 40; shift >= 0; shift -= 8) {
         count_ranks(o, head, shift, rank, counts);
         const uint32_t bin = find_bin(counts, &drop);
         rank = rank << 8 | bin;
-        if (counts[bin] == drop) return ((rank + 1) << shift) - 1;
+        if (counts[bin] == drop) return (rank << shift) + (((uint64_t)1 << shift) - 1);
     }
     return rank;
 }
@@ -132,6 +143,7 @@ static void choose(kvf_cache *c, kvfi_sequence *s, int32_t block)
         int32_t most = 0;
         for (int32_t h = 0; h < st->kv_heads; h++) {
             const int32_t drop = surplus(&o, h); /* the same for each, but where a removal met rows that only some still held */
+            if (drop && st->mass) kvfi_mass_rank(c, s, i, h, next);
             if (drop) drop_lowest(&o, h, drop);
             if (drop > most) most = drop;
         }
@@ -178,10 +190,12 @@ static void sweep(kvf_cache *c, kvfi_sequence *s)
 
 void kvfi_evict_rows(kvf_cache *c, kvfi_sequence *s, int32_t seals)
 {
-    for (int32_t block = s->n_blocks - seals; block < s->n_blocks; block++) {
-        kvfi_chain_adopt(c, s, kvfi_row(c, s, block));
+    for (int32_t j = 0; j < seals; j++) {
+        const int32_t block = s->n_blocks - seals + j;
+        kvfi_chain_adopt(c, s, kvfi_row(c, s, block), j * KVF_BLOCK);
         choose(c, s, block);
     }
+    if (c->g.evict.policy->mass) kvfi_mass_shift(c, s, seals * KVF_BLOCK), s->mass_used |= seals > 0;
     sweep(c, s);
     kvfi_count_wasted(c, s);
 }

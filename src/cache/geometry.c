@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "cache/geometry.h"
-#include "cache/chain.h"
+#include "cache/mass.h"
 #include "cache/rows.h"
 #include "base/text.h"
 #include "codec/shared/move.h"
@@ -392,15 +392,18 @@ static void setup_eviction(kvfi_geometry *g)
         kvfi_store *s = &g->stores[i];
         s->evicts = kvfi_evicts(&g->evict) && !s->window && s->own_budget >= 0 && !kvfi_evict_protects(&g->evict, s->layer);
         s->first_score = g->n_scored;
-        s->chained = s->evicts && g->evict.policy->score;
+        s->chained = s->evicts && kvfi_evict_ranks(&g->evict);
+        s->mass = s->chained && g->evict.policy->mass;
         if (!s->own_budget) s->budget = g->evict.tokens;
         s->moves = kvfi_part_moves(&s->k) && (s->v_in_k || kvfi_part_moves(&s->v));
         s->chain_offset = g->chain_bytes;
         if (!s->chained) continue;
         g->n_scored += s->kv_heads;
-        s->link_bytes = kvfi_link_bytes(s->kv_heads);
+        s->link_bytes = kvfi_link_bytes(s->kv_heads) + (s->mass ? (size_t)s->kv_heads * sizeof(kvfi_mass) : 0);
         g->chain_bytes += s->link_bytes;
     }
+    for (int i = 0; i < g->n_stores; i++) g->stores[i].pool_offset = g->chain_bytes;
+    if (g->evict.policy->mass == KVFI_MASS_NEWEST) g->chain_bytes += KVF_BLOCK * 2 * sizeof(int32_t);
 }
 
 static void lay_out_sequence(kvfi_geometry *g)
@@ -415,6 +418,8 @@ static void lay_out_sequence(kvfi_geometry *g)
         s->sink_v = advance(&at, sink * heads * s->v_row);
     }
     lay_out_estimates(g, &at);
+    g->open_most = g->window_rows + g->max_batch;
+    if (g->evict.policy->mass) g->mass_offset = advance(&at, (size_t)g->n_scored * 2 * (size_t)g->open_most * sizeof(float));
     g->sequence_bytes = at;
     g->row_ids = 8;
     g->row_valid = kvfi_round_up(g->row_ids + 4 * (size_t)g->n_stores, 8);

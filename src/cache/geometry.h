@@ -35,10 +35,12 @@ typedef struct kvfi_store {
     const float
         *direction; /* [kv_heads][k_dim] of the queries, each at most 1 / sqrt(k_dim) long; NULL unless the policy needs it */
     int32_t first_score; /* its first head among those whose scores are kept */
+    int32_t mass;        /* the attention that its rows receive is summed up (mass.h) */
     int32_t chained;     /* the policy scores its rows: its blocks lie in chains (chain.h) */
     int32_t moves;       /* its tokens move between records as they are */
     size_t link_bytes;   /* of a link of its chain */
     size_t chain_offset; /* link bytes of the chained stores before it */
+    size_t pool_offset;  /* of what sorts a chain, behind all links; the same for every store */
     size_t record_bytes; /* one head of one block: K record, then V record */
     size_t block_bytes;  /* kv_heads records */
     size_t k_row, v_row; /* bytes of one exact row of one head */
@@ -99,7 +101,9 @@ typedef struct kvfi_geometry {
     /* A row of a sequence's block table: int32 first position and epoch, then ids[n_stores], validity[n_heads], uint16
        scores[n_scored][64]. */
     size_t row_ids, row_valid, row_scores, row_bytes;
-    size_t chain_bytes;    /* a link of every chained store */
+    size_t chain_bytes; /* a link of every chained store, and what sorts it */
+    size_t mass_offset; /* of the masses of open rows in a sequence's exact store: [n_scored][sum, pending][open_most] floats */
+    int32_t open_most;  /* window_rows + max_batch */
     size_t sequence_bytes; /* exact store of one sequence */
     /* Scratch of one thread inside attention: offsets and size; see attend.c. */
     size_t slot_q, slot_rotated, slot_prepared, slot_scores, slot_bias, slot_acc, slot_acc_rotated, slot_tile_k, slot_tile_v,

@@ -5,7 +5,7 @@
  * - others (a scale per channel, a mean of the block): two bins that are both more than half dead become one, coded again from what was
  *   decoded. Every other bin is at least half full.
  * Then whole bins move down until a head's come first in the chain, and blocks that hold nothing go. */
-#include "cache/chain.h"
+#include "cache/mass.h"
 #include "codec/shared/move.h"
 
 #include <string.h>
@@ -23,6 +23,11 @@ static const uint64_t ALL = ~(uint64_t)0;
 static kvfi_bin *bin_at(const head_bins *b, int32_t i)
 {
     return &kvfi_link_at(b->s, b->st, i)->bin[b->head];
+}
+
+static kvfi_mass *mass_at(const head_bins *b, int32_t i)
+{
+    return kvfi_link_mass(kvfi_link_at(b->s, b->st, i), b->st, b->head);
 }
 
 static const uint8_t *record_at(const head_bins *b, int32_t i)
@@ -51,8 +56,10 @@ static int32_t first_hole(uint64_t alive)
     return t;
 }
 
-static void take_place(kvfi_bin *to, int32_t u, kvfi_bin *from, int32_t t)
+static void take_place(const head_bins *b, int32_t i, int32_t u, int32_t j, int32_t t)
 {
+    kvfi_bin *to = bin_at(b, i), *from = bin_at(b, j);
+    if (b->st->mass) mass_at(b, i)->sum[u] = mass_at(b, j)->sum[t];
     to->pos[u] = from->pos[t], to->score[u] = from->score[t];
     to->earlier = (to->earlier & ~((uint64_t)1 << u)) | (from->earlier >> t & 1) << u;
     to->alive |= (uint64_t)1 << u;
@@ -82,7 +89,7 @@ static void move_row(const head_bins *b, int32_t from, int32_t t, int32_t to, in
     const size_t values = b->st->k.bytes;
     kvfi_part_move(&b->st->k, old, t, record, u);
     if (!b->st->v_in_k) kvfi_part_move(&b->st->v, old + values, t, record + values, u);
-    take_place(bin_at(b, to), u, bin_at(b, from), t);
+    take_place(b, to, u, from, t);
 }
 
 static void empty_bin(const head_bins *b, int32_t from)
@@ -175,7 +182,7 @@ static void merge_bins(const head_bins *b, int32_t to, int32_t from)
     if (!b->st->v_in_k) merge_part(b, &b->st->v, b->st->k.bytes, to, from);
     places(bin_at(b, to)->alive, bin_at(b, from)->alive, stay, go);
     for (int32_t t = 0; t < KVF_BLOCK; t++)
-        if (go[t] >= 0) take_place(bin_at(b, to), go[t], bin_at(b, from), t);
+        if (go[t] >= 0) take_place(b, to, go[t], from, t);
     b->c->recoded += kvfi_popcount(bin_at(b, to)->alive);
 }
 
@@ -203,6 +210,7 @@ static void close_gaps(const head_bins *b)
         if (low >= high) return;
         memcpy(own_record(b, low), record_at(b, high), b->st->record_bytes);
         *bin_at(b, low) = *bin_at(b, high);
+        if (b->st->mass) *mass_at(b, low) = *mass_at(b, high);
         bin_at(b, high)->alive = 0;
     }
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Commit: frees blocks that left a window, codes whole blocks from window and batch rows, keeps the rest in the window.
  * Rows always pass through f16, wherever they come from, so that the chunking of the input cannot change a byte. */
-#include "cache/cache.h"
+#include "cache/mass.h"
 #include "cache/rows.h"
 #include "base/half.h"
 
@@ -217,6 +217,7 @@ void kvfi_seal_batch(kvf_cache *c)
             for (int store = 0; store < c->g.n_stores; store++) s->left_to[store] = -1;
         }
         kvfi_learn_rows(c, s, r);
+        if (c->g.evict.policy->mass) kvfi_mass_promote(c, s, r);
         int32_t next = s->next + r->count;
         int32_t left = free_left(c, s, next);
         for (int32_t j = 0; j < r->seals; j++) open_row(c, s, j, next);

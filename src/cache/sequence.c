@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Sequences: remove, copy, keep. Positions are looked up, never derived from the number of rows kept. */
-#include "cache/chain.h"
+#include "cache/mass.h"
 
 #include <string.h>
 
@@ -117,7 +117,7 @@ static void drop_all_blocks(kvf_cache *c, kvfi_sequence *s)
 {
     drop_blocks_from(c, s, 0);
     kvfi_chain_clear(c, s);
-    s->gone = s->policy_end = 0;
+    s->gone = s->policy_end = s->mass_used = 0;
     for (int i = 0; i < c->g.n_stores; i++) s->left_to[i] = -1, s->evicted[i] = 0;
 }
 
@@ -180,6 +180,7 @@ static void reopen_from_sink(kvf_cache *c, kvfi_sequence *s, int32_t rows)
                    (size_t)rows * st->v_row);
         }
     }
+    if (c->g.evict.policy->mass) kvfi_mass_forget(c, s);
     s->open = rows, s->has_sink = 0, s->sink_alive = 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Numbers: what is held, what it costs, what it would cost in f16. */
-#include "cache/chain.h"
+#include "cache/mass.h"
 #include "base/text.h"
 
 #include <string.h>
@@ -70,6 +70,8 @@ static int64_t accounted(const kvf_cache *c)
     for (int i = 0; i < c->g.max_sequences; i++) {
         const kvfi_sequence *s = &c->sequences[i];
         if (s->used) sum += (int64_t)c->g.sequence_bytes + (int64_t)s->n_blocks * (int64_t)c->g.row_bytes;
+        if (c->g.evict.policy->mass == KVFI_MASS_NEWEST)
+            sum += (int64_t)kvfi_chain_longest(c, s) * KVF_BLOCK * 2 * (int64_t)sizeof(int32_t);
         for (int store = 0; store < c->g.n_stores; store++)
             sum += (int64_t)s->n_links[store] * (int64_t)c->g.stores[store].link_bytes;
     }
@@ -222,8 +224,10 @@ static uint64_t hash_chains(const kvf_cache *c, const kvfi_sequence *s, uint64_t
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
         for (int32_t j = 0; j < s->n_links[i]; j++) {
-            const kvfi_link *link = kvfi_link_at(s, st, j);
-            h = mix(h, link->bin, st->link_bytes - sizeof *link);
+            kvfi_link *link = kvfi_link_at(s, st, j);
+            h = mix(h, link->bin, kvfi_link_bytes(st->kv_heads) - sizeof *link);
+            for (int32_t head = 0; st->mass && head < st->kv_heads; head++)
+                h = mix(h, kvfi_link_mass(link, st, head)->sum, KVF_BLOCK * sizeof(float));
             h = mix(h, kvfi_pool_data(&c->pools[i], link->id), st->block_bytes);
         }
     }
@@ -237,6 +241,8 @@ static uint64_t hash_exact(const kvf_cache *c, const kvfi_sequence *s, uint64_t 
         size_t sink = s->has_sink ? (size_t)c->g.sink * (size_t)st->kv_heads : 0;
         h = mix(h, s->exact + st->sink_k, sink * st->k_row);
         h = mix(h, s->exact + st->sink_v, sink * st->v_row);
+        for (int32_t head = 0; st->mass && head < st->kv_heads; head++)
+            h = mix(h, kvfi_open_mass(c, s, st, head, 0), (size_t)s->open * sizeof(float));
         for (int32_t head = 0; head < st->kv_heads; head++)
             for (int32_t r = 0; r < s->open; r++) {
                 size_t at = (size_t)head * (size_t)c->g.window_rows + (size_t)((s->open_slot + r) % c->g.window_rows);

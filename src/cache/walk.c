@@ -4,7 +4,7 @@
  * Exact pieces accumulate in the caller's domain; packed ones in the codec's, whose transform is undone once at the end.
  * Up to KVFI_DIRECT vectors read packed codes and exact rows as they lie; more unfold a tile once and share it. */
 #include "base/half.h"
-#include "cache/chain.h"
+#include "cache/mass.h"
 #include "cache/rows.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
@@ -349,22 +349,27 @@ static void block_piece(walk *w, int32_t block)
     mix_record(w, record);
 }
 
-/* A block of a chain: every place has a position of its own. */
-static void link_piece(walk *w, int32_t i)
+/* Scores of a block of a chain, where every place has a position of its own. 0: nobody sees it. */
+static int score_link(walk *w, const kvfi_link *link, const kvfi_bin *bin, uint64_t *seen)
 {
-    const kvfi_link *link = kvfi_link_at(w->seq, w->store, i);
-    const kvfi_bin *bin = &link->bin[w->item->head];
     const uint8_t *record = record_of(w, link->id);
-    uint64_t seen[KVFI_VECTORS];
     float room[KVFI_VECTORS];
-    if (!see_bin(w, bin, seen)) return;
+    if (!see_bin(w, bin, seen)) return 0;
     if (w->store->staged) use_epoch(w, bin->epoch);
     score_record(w, record);
     add_to_scores(w, offsets(w, record, 0, room));
     if (w->store->staged) add_bin_offsets(w, bin);
     finish_scores(w, 0, bin->pos, seen);
+    return 1;
+}
+
+static void link_piece(walk *w, int32_t i)
+{
+    const kvfi_link *link = kvfi_link_at(w->seq, w->store, i);
+    uint64_t seen[KVFI_VECTORS];
+    if (!score_link(w, link, &link->bin[w->item->head], seen)) return;
     softmax_all(w, NULL);
-    mix_record(w, record);
+    mix_record(w, record_of(w, link->id));
 }
 
 static void exact_scores(walk *w, const kvfi_rows *k, int32_t n)
@@ -485,21 +490,40 @@ static void bias_tail(const walk *w, int32_t n)
     }
 }
 
+/* One side of rows of the batch. */
+static kvfi_rows tail_rows(const walk *w, const kvf_view *view, const int32_t *index)
+{
+    return (kvfi_rows){(const char *)view->data + w->item->head * view->head_stride, view->token_stride, (kvf_type)view->type,
+                       index};
+}
+
+/* Where rows i .. i + n - 1 of the run lie in the views. */
+static const int32_t *tail_index(const walk *w, int32_t i, int32_t n, int32_t cell[KVF_BLOCK])
+{
+    const int32_t *rows = w->c->batch.order + w->run->first + i;
+    for (int32_t j = 0; j < n; j++) cell[j] = w->a->cells ? w->a->cells[rows[j]] : rows[j];
+    return w->c->attend.by_row ? rows : cell;
+}
+
+/* Scores of those rows. 0: nobody sees them. */
+static int score_tail(walk *w, int32_t i, int32_t n)
+{
+    int32_t cell[KVF_BLOCK];
+    const int32_t *index = tail_index(w, i, n, cell);
+    if (!fill_bias(w, i, n, cell)) return 0;
+    const kvfi_rows k = tail_rows(w, &w->a->k, index);
+    exact_scores(w, &k, n);
+    bias_tail(w, n);
+    return 1;
+}
+
 static void tail_pieces(walk *w)
 {
-    const kvf_attention *a = w->a;
-    int64_t k_head = w->item->head * a->k.head_stride, v_head = w->item->head * a->v.head_stride;
     for (int32_t i = 0; i < w->run->count; i += KVF_BLOCK) {
         int32_t n = w->run->count - i < KVF_BLOCK ? w->run->count - i : KVF_BLOCK, cell[KVF_BLOCK];
-        const int32_t *rows = w->c->batch.order + w->run->first + i, *index = w->c->attend.by_row ? rows : cell;
-        for (int32_t j = 0; j < n; j++) cell[j] = a->cells ? a->cells[rows[j]] : rows[j];
-        if (!fill_bias(w, i, n, cell)) continue;
-        kvfi_rows k = {(const char *)a->k.data + k_head, a->k.token_stride, (kvf_type)a->k.type, index};
-        kvfi_rows v = {(const char *)a->v.data + v_head, a->v.token_stride, (kvf_type)a->v.type, index};
-        if (w->store->v_in_k) v = k;
-        exact_scores(w, &k, n);
-        bias_tail(w, n);
+        if (!score_tail(w, i, n)) continue;
         softmax_all(w, NULL);
+        const kvfi_rows v = tail_rows(w, w->store->v_in_k ? &w->a->k : &w->a->v, tail_index(w, i, n, cell));
         exact_mix(w, &v, n);
     }
 }
@@ -553,6 +577,17 @@ static void body_pieces(walk *w, int32_t span)
     for (int64_t i = links * span / spans; i < links * (span + 1) / spans; i++) link_piece(w, (int32_t)i);
 }
 
+/* Largest score and whole denominator of each vector, attention sinks included. */
+static void keep_norms(const walk *w)
+{
+    float *norms = w->c->attend.norms + (size_t)(w->item - w->c->attend.items) * 2 * KVFI_VECTORS;
+    for (int32_t v = 0; v < w->n; v++) {
+        const float sink = w->a->sinks ? w->a->sinks[w->head[v]] : -INFINITY;
+        norms[v] = w->max[v];
+        norms[KVFI_VECTORS + v] = w->sum[v] + (sink > -INFINITY ? expf(sink - w->max[v]) : 0);
+    }
+}
+
 void kvfi_walk(kvf_cache *c, const kvfi_item *item, int32_t span, uint8_t *slot, uint8_t *partial)
 {
     walk w;
@@ -569,6 +604,7 @@ void kvfi_walk(kvf_cache *c, const kvfi_item *item, int32_t span, uint8_t *slot,
         return;
     }
     for (int32_t v = 0; v < w.n; v++) write_result(&w, v, w.acc + (size_t)v * w.v_stride, w.max[v], w.sum[v]);
+    if (w.store->mass) keep_norms(&w);
 }
 
 void kvfi_merge_spans(kvf_cache *c, const kvfi_item *item, const uint8_t *partials, int32_t spans)
@@ -591,4 +627,73 @@ void kvfi_merge_spans(kvf_cache *c, const kvfi_item *item, const uint8_t *partia
         w.head[v] = item->head * w.layer->group + vector % w.layer->group;
         write_result(&w, v, acc, max, sum);
     }
+}
+
+/* ---- masses ------------------------------------------------------------------------------------------------------------------- */
+
+/* Do the queries of this vector count? Of a policy that asks the newest ones, the last 64 of a run do. */
+static int counts(const walk *w, int32_t v)
+{
+    const int32_t row = (w->item->first + v) / w->layer->group;
+    return w->c->g.evict.policy->mass == KVFI_MASS_ALL || row >= w->run->count - KVF_BLOCK;
+}
+
+/* mass[i] += weight of row i, for n rows whose scores are finished. */
+static void add_weights(const walk *w, int32_t n, float *mass)
+{
+    const float *norms = w->c->attend.norms + (size_t)(w->item - w->c->attend.items) * 2 * KVFI_VECTORS;
+    int bad = 0;
+    for (int32_t v = 0; v < w->n; v++) {
+        const float *s = w->scores + (size_t)v * KVF_BLOCK, sum = norms[KVFI_VECTORS + v];
+        for (int32_t i = 0; i < n; i++) bad |= s[i] != s[i];
+        if (!counts(w, v) || norms[v] == -INFINITY) continue;
+        for (int32_t i = 0; i < n; i++) {
+            const float weight = expf(s[i] - norms[v]) / sum;
+            bad |= !(weight >= 0 && weight <= 2);
+            mass[i] += weight;
+        }
+    }
+    if (bad) atomic_store(&w->c->attend.bad_mass, 1);
+}
+
+static void link_mass(walk *w, int32_t i)
+{
+    kvfi_link *link = kvfi_link_at(w->seq, w->store, i);
+    const kvfi_bin *bin = &link->bin[w->item->head];
+    uint64_t seen[KVFI_VECTORS];
+    if (!score_link(w, link, bin, seen)) return;
+    add_weights(w, KVF_BLOCK, kvfi_link_mass(link, w->store, w->item->head)->pending);
+}
+
+static void window_mass(walk *w, float *mass)
+{
+    const kvfi_store *s = w->store;
+    const int32_t rows = w->c->g.window_rows;
+    for (int32_t i = 0; i < w->seq->open; i += KVF_BLOCK) {
+        const int32_t n = w->seq->open - i < KVF_BLOCK ? w->seq->open - i : KVF_BLOCK, slot = (w->seq->open_slot + i) % rows;
+        uint64_t seen[KVFI_VECTORS];
+        kvfi_rows k = stored_rows(w, s->window_k, w->layer->k_dim, rows, slot, n, w->rows_k);
+        if (!see(w, (int64_t)w->seq->open_pos + i, n, ~w->seq->open_dead[i / KVF_BLOCK], seen)) continue;
+        exact_scores(w, &k, n);
+        finish_scores(w, (int64_t)w->seq->open_pos + i, NULL, seen);
+        add_weights(w, n, mass + i);
+    }
+}
+
+static void tail_mass(walk *w, float *mass)
+{
+    for (int32_t i = 0; i < w->run->count; i += KVF_BLOCK) {
+        const int32_t n = w->run->count - i < KVF_BLOCK ? w->run->count - i : KVF_BLOCK;
+        if (score_tail(w, i, n)) add_weights(w, n, mass + i);
+    }
+}
+
+void kvfi_walk_mass(kvf_cache *c, int32_t item, uint8_t *slot)
+{
+    walk w;
+    open_walk(&w, c, &c->attend.items[item], slot);
+    float *open = kvfi_open_mass(c, w.seq, w.store, w.item->head, 1);
+    for (int32_t i = 0; i < w.seq->n_links[w.layer->store]; i++) link_mass(&w, i);
+    window_mass(&w, open);
+    tail_mass(&w, open + w.seq->open);
 }

@@ -212,7 +212,10 @@ int kvf_policy_list(int32_t i, kvf_policy_info *info)
 {
     const kvfi_policy *p = kvfi_policy_at(i);
     if (!p || !info) return KVF_E_ARG;
-    *info = (kvf_policy_info){p->name, p->summary, p->examples, p->score ? (int32_t)sizeof(uint16_t) : 0};
+    *info = (kvf_policy_info){p->name, p->summary, p->examples,
+                              p->score  ? (int32_t)sizeof(uint16_t)
+                              : p->mass ? 2 * (int32_t)sizeof(float)
+                                        : 0};
     return KVF_OK;
 }
 

@@ -9,6 +9,13 @@
 
 typedef struct kvfi_policy kvfi_policy;
 
+/* Queries whose attention to a row is summed up. */
+typedef enum kvfi_mass_rule {
+    KVFI_MASS_NONE,
+    KVFI_MASS_ALL,   /* all since the row came */
+    KVFI_MASS_NEWEST /* those since the last choice, at most the newest 64 of a batch */
+} kvfi_mass_rule;
+
 /* A policy with its budget, fixed at creation. */
 typedef struct kvfi_evict {
     const kvfi_policy *policy;
@@ -35,6 +42,7 @@ struct kvfi_policy {
     const char *examples;       /* separated by one space; each is a valid spec */
     const char *const *options; /* beyond budget, sink and recent; NULL-terminated */
     int32_t keeps_all;          /* 1: nothing is ever dropped; takes no options */
+    int32_t mass;               /* kvfi_mass_rule: rows are ranked by the attention that they received; there is no score then */
     int32_t needs_direction;    /* 1: the score needs kvf_calibrated_layer.q_direction */
     /* Score of a row, computed once, when its block is sealed, and kept in 2 bytes; high ones stay. Exact arithmetic: the same on every
      * target. NULL: all equal, so the oldest go, and nothing is kept. */
@@ -54,6 +62,12 @@ int64_t kvfi_evict_rows_kept(const kvfi_evict *e, int32_t tokens, int32_t share,
 /* Does layer i keep everything? And the last layer that is named as such; -1: none. */
 int kvfi_evict_protects(const kvfi_evict *e, int32_t layer);
 int32_t kvfi_evict_last_protected(const kvfi_evict *e);
+
+/* Does every row have a rank of its own, other than its position? */
+static inline int kvfi_evict_ranks(const kvfi_evict *e)
+{
+    return e->policy->score || e->policy->mass;
+}
 
 static inline int kvfi_evicts(const kvfi_evict *e)
 {

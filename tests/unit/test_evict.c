@@ -65,7 +65,7 @@ static void test_every_example_is_valid(void **state)
             assert_int_equal(e.evicts, strcmp(info.name, "none") != 0);
         }
     }
-    assert_int_equal(n, 5);
+    assert_int_equal(n, 7);
     assert_int_equal(kvf_policy_list(-1, &info), KVF_E_ARG);
 }
 

@@ -1,0 +1,242 @@
+/* SPDX-License-Identifier: MIT
+ * Policies that rank rows by the attention they received: which rows stay, by a dense definition in double precision written out here;
+ * aborted and repeated attentions; what threads and refusals make of it. */
+#include "support.h"
+#include "cache/cache.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N = 640, R = 64, S = 4, BUDGET = 200, DIM = 32, Q = 4, KV = 2 };
+
+/* What a definition knows of one KV head. */
+typedef struct head {
+    double sum[N];
+    int alive[N];
+} head;
+
+typedef struct reference {
+    head kv[KV];
+    float k[N][KV][DIM];
+    int newest, used, n;
+} reference;
+
+static void model(ts_model *m, const char *evict)
+{
+    ts_model_init(m, 1, Q, KV, DIM, DIM, "f16", "f16");
+    m->params.evict = evict;
+}
+
+/* Softmax weights of one query over what it sees, added to the head's sums. */
+static void add_query(reference *r, int kv, const float *q, int pos, double *pending)
+{
+    static double weight[N];
+    double total = 0;
+    for (int j = 0; j <= pos; j++) {
+        double score = 0;
+        weight[j] = 0;
+        if (j < r->n && !r->kv[kv].alive[j]) continue;
+        for (int d = 0; d < DIM; d++) score += (double)q[d] * (double)r->k[j][kv][d];
+        total += weight[j] = exp(score / sqrt(DIM));
+    }
+    for (int j = 0; j <= pos; j++) pending[j] += weight[j] / total;
+}
+
+/* Mean over five living neighbours among the rows that are sealed (the sink apart, which no choice sees). */
+static double pooled(const head *h, int p, int sealed)
+{
+    double sum = h->sum[p];
+    int n = 1;
+    for (int side = -1; side <= 1; side += 2)
+        for (int j = p + side, found = 0; j >= S && j < sealed && found < 2; j += side)
+            if (h->alive[j]) sum += h->sum[j], n++, found++;
+    return sum / n;
+}
+
+static void choose(reference *r, head *h, int rows)
+{
+    double rank[N];
+    int have = 0;
+    for (int j = 0; j < rows; j++) have += h->alive[j];
+    for (int j = S; j < rows - R; j++) rank[j] = r->newest ? pooled(h, j, rows - R) : h->sum[j] / (rows - j);
+    for (; have > BUDGET; have--) {
+        int worst = -1;
+        for (int j = S; j < rows - R; j++)
+            if (h->alive[j] && (worst < 0 || rank[j] < rank[worst])) worst = j;
+        h->alive[worst] = 0;
+    }
+}
+
+/* A batch: attention by the definition, then the choices of the blocks that it seals. */
+static void follow(reference *r, const ts_batch *b)
+{
+    static double pending[KV][N];
+    memset(pending, 0, sizeof pending);
+    for (int i = 0; i < b->n; i++) memcpy(r->k[r->n + i], b->k[0].plain + (size_t)(i * KV * DIM), sizeof r->k[0]);
+    for (int i = r->newest && b->n > 64 ? b->n - 64 : 0; i < b->n; i++)
+        for (int h = 0; h < Q; h++)
+            add_query(r, h / (Q / KV), b->q[0].plain + (size_t)((i * Q + h) * DIM), r->n + i, pending[h / (Q / KV)]);
+    const int fresh = r->newest && (r->used || b->n >= 64), before = r->n;
+    r->n += b->n, r->used = 0;
+    for (int kv = 0; kv < KV; kv++) {
+        for (int j = before; j < r->n; j++) r->kv[kv].alive[j] = 1;
+        for (int j = 0; j < r->n; j++) r->kv[kv].sum[j] = (fresh ? 0 : r->kv[kv].sum[j]) + pending[kv][j];
+        for (int rows = 64 + R; rows <= r->n; rows += 64)
+            if (rows > before) choose(r, &r->kv[kv], rows), r->used = 1;
+    }
+}
+
+static ts_batch *attended(kvf_cache *c, const ts_model *m, int pos, int n)
+{
+    ts_row rows[N];
+    ts_rows(rows, n, 0, 1, pos);
+    ts_batch *b = ts_batch_new(m, rows, n, &(ts_how){.scale = 1 / sqrtf(DIM)});
+    ts_begin(c, b);
+    ts_attend_all(c, b);
+    return b;
+}
+
+static void check(const char *spec, int newest, int chunk, int threads)
+{
+    ts_model m;
+    reference *r = calloc(1, sizeof *r);
+    assert_non_null(r);
+    r->newest = newest;
+    model(&m, spec);
+    m.params.threads = threads;
+    kvf_cache *c = ts_create(&m);
+    for (int pos = 0; pos < N; pos += chunk) {
+        const int n = N - pos < chunk ? N - pos : chunk;
+        if (pos == 4 * chunk) { /* what is aborted adds nothing */
+            ts_batch *b = attended(c, &m, pos, n);
+            ts_ok(kvf_batch_abort(c));
+            ts_batch_free(b);
+        }
+        ts_batch *b = attended(c, &m, pos, n);
+        if (pos == 3 * chunk) ts_attend_all(c, b); /* and what is asked twice once */
+        ts_append_all(c, b);
+        ts_ok(kvf_batch_commit(c));
+        follow(r, b);
+        ts_batch_free(b);
+    }
+    int differ = 0;
+    for (int kv = 0; kv < KV; kv++)
+        for (int pos = 0; pos < N; pos++) {
+            float x[DIM];
+            const int held = kvf_seq_read(c, 0, 0, KVF_K, kv, pos, x) == KVF_OK;
+            if (held != r->kv[kv].alive[pos])
+                fail_msg("%s in batches of %d, head %d: position %d is %s", spec, chunk, kv, pos, held ? "held" : "missing");
+            differ += r->kv[0].alive[pos] != r->kv[1].alive[pos];
+        }
+    assert_true(differ > 0);
+    kvf_cache_free(&c);
+    free(r);
+}
+
+static void test_h2o(void **state)
+{
+    (void)state;
+    check("h2o:budget=200", 0, 50, 1);
+    check("h2o:budget=200", 0, 1, 1);
+    check("h2o:budget=200", 0, 160, 3);
+}
+
+static void test_snapkv(void **state)
+{
+    (void)state;
+    check("snapkv:budget=200", 1, 50, 1);
+    check("snapkv:budget=200", 1, 1, 1);
+    check("snapkv:budget=200", 1, 160, 3);
+}
+
+/* Bytes are counted whole, streams do not grow. */
+static void test_bytes(void **state)
+{
+    static const char *const specs[] = {"h2o:budget=150", "snapkv:budget=150"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        ts_model m, formula;
+        ts_heap heap;
+        ts_heap_init(&heap);
+        model(&m, specs[i]);
+        model(&formula, specs[i]);
+        m.params.allocator = &heap.hooks;
+        kvf_cache *c = ts_create(&m);
+        ts_ok(kvf_reserve(c, 600, 1, 64));
+        const long calls = heap.calls;
+        for (int n = 1; n <= 2000; n++) {
+            kvf_stats_t s = {.size = sizeof s};
+            ts_grow(c, &m, 0, 1, 1, 1);
+            ts_ok(kvf_stats(c, &s));
+            if (s.accounted != ts_bytes(&formula, n))
+                fail_msg("%s, %d rows: %lld bytes, formula %lld", specs[i], n, (long long)s.accounted,
+                         (long long)ts_bytes(&formula, n));
+        }
+        assert_int_equal(heap.calls, calls);
+        kvf_cache_free(&c);
+    }
+}
+
+/* Finite numbers whose products are not: no rank can be told. */
+static void test_not_finite(void **state)
+{
+    (void)state;
+    ts_model m;
+    model(&m, "h2o:budget=200");
+    kvf_cache *c = ts_create(&m);
+    static float q[Q * DIM], k[KV * DIM], out[Q * DIM];
+    for (int i = 0; i < Q * DIM; i++) q[i] = i % 2 ? 3e38f : -3e38f;
+    for (int i = 0; i < KV * DIM; i++) k[i] = 60000;
+    kvf_token t = {0, 0};
+    kvf_attention a;
+    kvf_attention_init(&a);
+    a.q = (kvf_view){q, KVF_F32, 0, Q * DIM * 4, DIM * 4}, a.k = a.v = (kvf_view){k, KVF_F32, 0, KV * DIM * 4, DIM * 4};
+    a.scale = 1, a.out = out, a.out_token_stride = Q * DIM * 4, a.out_head_stride = DIM * 4;
+    ts_ok(kvf_batch_begin(c, &t, 1));
+    assert_int_equal(kvf_attend(c, &a), KVF_E_NONFINITE);
+    assert_non_null(strstr(kvf_cache_error(c), "layer 0: scores are NaN or infinite: policy h2o cannot rank rows by them"));
+    ts_ok(kvf_batch_abort(c));
+    kvf_cache_free(&c);
+}
+
+/* Copies, cuts, and a sequence that is reopened from its sink. */
+static void test_sequences(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        ts_model m;
+        model(&m, i ? "snapkv:budget=200" : "h2o:budget=200");
+        kvf_cache *c = ts_create(&m);
+        for (int pos = 0; pos < 480; pos += 60) {
+            ts_batch *b = attended(c, &m, pos, 60);
+            ts_append_all(c, b);
+            ts_ok(kvf_batch_commit(c));
+            ts_batch_free(b);
+        }
+        ts_ok(kvf_seq_cp(c, 0, 1));
+        ts_same_sequence(c, 0, c, 1, &m);
+        ts_snapshot before = ts_snapshot_take(c, &m);
+        ts_batch *b = attended(c, &m, 480, 60);
+        ts_append_all(c, b);
+        ts_ok(kvf_batch_abort(c));
+        ts_unchanged(c, &m, &before);
+        ts_batch_free(b);
+        ts_snapshot_free(&before);
+        ts_ok(kvf_seq_rm(c, 0, 300, -1));
+        ts_grow(c, &m, 0, 3, 200, 30);
+        ts_ok(kvf_seq_rm(c, 0, 3, -1));
+        assert_int_equal(kvf_seq_pos_max(c, 0), 2);
+        ts_grow(c, &m, 0, 1, 477, 60);
+        kvf_cache_free(&c);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_h2o),        cmocka_unit_test(test_snapkv),    cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_sequences),
+    };
+    return ts_on_every_cpu("mass", tests, sizeof tests / sizeof *tests);
+}
