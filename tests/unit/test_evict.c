@@ -121,7 +121,7 @@ static void test_refusals(void **state)
         {"knorm:budget=99,protect=3-1", "protect is '3-1'"},
         {"knorm:budget=99,protect=1+", "protect is '1+'"},
         {"knorm:budget=99,protect=last", "protect is 'last'"},
-        {"knorm:budget=12\x1b[m", "budget is '12?[m'"},
+        {"knorm:budget=12\x1b[m", "option 'budget=12?[m' holds a character that no option has"},
         {"knorm:budget=67", "a budget of 67 tokens is less than the 68 that are protected: the first 4 and the newest 64"},
         {"window:budget=300,recent=256,sink=64", "less than the 320 that are protected"},
         {"knorm:budget=1024,budget=5", "option 'budget' is given twice"},
