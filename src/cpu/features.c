@@ -24,6 +24,8 @@ enum {
     LEAF7_EBX_AVX512F = 1 << 16,
     LEAF7_EBX_AVX512DQ = 1 << 17,
     LEAF7_EBX_AVX512BW = 1 << 30,
+    LEAF7_ECX_AVX512_VBMI = 1 << 1,
+    LEAF7_ECX_GFNI = 1 << 8,
     LEAF7_ECX_AVX512_VNNI = 1 << 11,
     XCR0_YMM = 1 << 1 | 1 << 2,         /* XMM and upper halves of YMM */
     XCR0_ZMM = 1 << 5 | 1 << 6 | 1 << 7 /* mask registers, upper halves of ZMM, registers 16 to 31 */
@@ -56,6 +58,13 @@ static int has_avx512(void)
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return 0;
     return (b & need) == need && (c & LEAF7_ECX_AVX512_VNNI);
 }
+
+static int has_avx512vbmi(void)
+{
+    const uint32_t need = LEAF7_ECX_AVX512_VBMI | LEAF7_ECX_GFNI;
+    uint32_t a, b, c, d;
+    return has_avx512() && __get_cpuid_count(7, 0, &a, &b, &c, &d) && (c & need) == need;
+}
 #else
 static int has_avx2(void)
 {
@@ -63,6 +72,11 @@ static int has_avx2(void)
 }
 
 static int has_avx512(void)
+{
+    return 0;
+}
+
+static int has_avx512vbmi(void)
 {
     return 0;
 }
@@ -97,6 +111,7 @@ int kvfi_isa_detect(kvfi_isa isa)
     case KVFI_ISA_scalar: return 1;
     case KVFI_ISA_avx2: return has_avx2();
     case KVFI_ISA_avx512: return has_avx512();
+    case KVFI_ISA_avx512vbmi: return has_avx512vbmi();
     case KVFI_ISA_neon: return has_neon();
     case KVFI_ISA_neondot: return has_neondot();
     case KVFI_ISAS: break;

@@ -13,6 +13,9 @@
 #ifndef KVFI_HAVE_AVX512
 #define KVFI_HAVE_AVX512 0
 #endif
+#ifndef KVFI_HAVE_AVX512VBMI
+#define KVFI_HAVE_AVX512VBMI 0
+#endif
 #ifndef KVFI_HAVE_NEON
 #define KVFI_HAVE_NEON 0
 #endif

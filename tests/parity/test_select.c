@@ -69,9 +69,11 @@ static void test_detection(void **state)
                                                            __builtin_cpu_supports("avx512dq") &&
                                                            __builtin_cpu_supports("avx512vl") &&
                                                            __builtin_cpu_supports("avx512vnni"));
+    assert_int_equal(kvfi_isa_detect(KVFI_ISA_avx512vbmi),
+                     kvfi_isa_detect(KVFI_ISA_avx512) && __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("gfni"));
     assert_int_equal(kvfi_isa_detect(KVFI_ISA_neon), 0);
     assert_int_equal(kvfi_isa_detect(KVFI_ISA_neondot), 0);
-    assert_true(listed("avx2") && listed("avx512"));
+    assert_true(listed("avx2") && listed("avx512") && listed("avx512vbmi"));
 #elif defined(__aarch64__)
     assert_int_equal(kvfi_isa_detect(KVFI_ISA_neon), 1);
     assert_int_equal(kvfi_isa_detect(KVFI_ISA_avx2), 0);
