@@ -9,11 +9,9 @@
 #include <string.h>
 
 /* Sums in f32 stay within 3e-5. Products in 16-bit fixed point (docs/DESIGN.md) round the query and the weights, which leaves 2e-4 of
- * the output. A query aimed at a key has a score of 16, eight times the usual: where kivi folds its scales in, the largest multiplier
- * is as large as that score, and half a unit of it in each of 64 channels moves scores, and so weights, by up to 1.6e-3. */
+ * the output, also where a query is aimed at one key. */
 #define IN_FLOATS 3e-5
 #define FIXED_POINT 2e-4
-#define AIMED (8 * FIXED_POINT)
 #define ONE_BIT (3 * FIXED_POINT) /* the step of kivi1 is the whole range of a group, and what is rounded has a step in it */
 
 static double one_bound(const char *spec, kvf_side side, const char *cpu)
@@ -59,7 +57,6 @@ static void compare(pair *p, const ts_batch *b, int layer, const float *got, con
     const kvf_layer *l = &p->m.layers[layer];
     int heads = l->q_heads;
     double unit = 1, bound = p->bound;
-    if (p->bound >= FIXED_POINT && b->how.point_at) bound = AIMED;
     for (int i = 0; i < b->n * heads * width; i++) unit = isfinite(want[i]) ? fmax(unit, fabs(want[i])) : unit;
     for (int i = 0; i < b->n * heads * width; i++) {
         double d = (double)got[i] == want[i] ? 0 : fabs((double)got[i] - want[i]) / unit / bound;

@@ -2,6 +2,7 @@
  * Attention over sink, packed body, window and tail against the oracle: codecs, lengths, head sizes, groups of query heads. */
 #include "pair.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,6 +147,25 @@ static void test_head_sizes(void **state)
     for (int i = 0; i < COUNT(sizes); i++) assert_int_equal(head_size(sizes[i], sizes[i]), 0);
 }
 
+/* Scales of kivi keys are folded into the query, so a strong channel that a query looks at makes one multiplier as large as the whole
+ * score; the many small ones beside it must be rounded as finely as ever. */
+static void test_strong_channels(void **state)
+{
+    static const char *const keys[] = {"kivi1", "kivi2", "kivi3", "kivi4", "kivi8:group=16", "kivi4:group=64"};
+    (void)state;
+    for (int i = 0; i < COUNT(keys) * 2; i++) {
+        pair p = {0};
+        ts_how aimed = {.point_at = aims};
+        ts_model_init(&p.m, 1, 4, 2, i % 2 ? 72 : 128, 64, keys[i / 2], "q8_0");
+        p.m.strong = 40;
+        pair_open(&p);
+        p.bound = fmin(p.bound, 2e-4);
+        pair_grow(&p, 0, 1, 400, 400);
+        for (int n = 0; n < 6; n++) pair_next(&p, 0, 1, 3, &aimed);
+        pair_close(&p);
+    }
+}
+
 static void test_smallest_and_odd_head_sizes(void **state)
 {
     static const int sizes[] = {1, 2, 3, 15, 17, 33, 63, 65, 1023, 1024};
@@ -257,6 +277,7 @@ static void test_batch_of_several_sequences(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_strong_channels),
         cmocka_unit_test(test_codecs_and_lengths),
         cmocka_unit_test(test_sums_of_code_matrices),
         cmocka_unit_test(test_exact_rows_of_eight_bits),

@@ -84,7 +84,8 @@ void ts_content(const ts_model *m, uint64_t tag, int layer, ts_what what, int32_
     for (int c = 0; c < dim; c++) {
         uint64_t channel = ts_mix(place + (uint64_t)c * 7919);
         double x = gauss(row + (uint64_t)c);
-        if (what == TS_K) x = x * (channel % 13 == 0 ? 3.0 : 1.0) + (channel % 5 == 0 ? gauss(channel) : 0.0);
+        if (what == TS_K)
+            x = x * (channel % 13 != 0 ? 1.0 : m->strong != 0 ? m->strong : 3.0) + (channel % 5 == 0 ? gauss(channel) : 0.0);
         if (what == TS_V) x = x * (row % 11 == 0 ? 2.0 : 1.0) + (channel % 7 == 0 ? 0.75 : 0.0);
         out[c] = (float)x;
     }

@@ -33,6 +33,7 @@ typedef struct ts_model {
     kvf_params params;
     kvf_layer layers[TS_LAYERS];
     uint64_t seed; /* of every row */
+    double strong; /* how far strong channels of keys stand out; 0: 3 */
     char error[512];
 } ts_model;
 

@@ -240,6 +240,14 @@ static float limits(const float *x, int n)
     return max8(top);
 }
 
+KVFI_INLINE uint32_t above_of(const float *x, float limit)
+{
+    const __m256 most = _mm256_set1_ps(limit);
+    const __m256 low = _mm256_cmp_ps(magnitude8(_mm256_loadu_ps(x)), most, _CMP_GT_OQ);
+    const __m256 high = _mm256_cmp_ps(magnitude8(_mm256_loadu_ps(x + 8)), most, _CMP_GT_OQ);
+    return (uint32_t)(_mm256_movemask_ps(low) | _mm256_movemask_ps(high) << 8);
+}
+
 /* Four quads from sixteen integers; a quad is its multipliers 0, 2, 1, 3. */
 KVFI_INLINE __m256i four_quads(__m256i low, __m256i high)
 {
@@ -299,12 +307,12 @@ KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero,
 
 /* Products with scales stay in L1 until their largest is known. */
 KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride,
-                               int nv, quad *quads, float *unit, float *bias)
+                               int nv, quad *quads, float *unit, float *bias, float *mean)
 {
     float x[VECTORS][4 * SECTION];
-    __m256 top[VECTORS], low[VECTORS];
+    __m256 top[VECTORS], low[VECTORS], all[VECTORS];
     KVFI_UNROLL
-    for (int v = 0; v < nv; v++) top[v] = low[v] = _mm256_setzero_ps();
+    for (int v = 0; v < nv; v++) top[v] = low[v] = all[v] = _mm256_setzero_ps();
     for (int r = 0; r < n; r += 8) {
         const __m256 k = half8(scale + r), z = min ? _mm256_fmadd_ps(k, _mm256_set1_ps(zero), half8(min + r)) : k;
         KVFI_UNROLL
@@ -312,6 +320,7 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
             const __m256 y = _mm256_loadu_ps(m + (size_t)v * stride + r), yk = _mm256_mul_ps(y, k);
             _mm256_storeu_ps(x[v] + r, yk);
             top[v] = _mm256_max_ps(top[v], magnitude8(yk));
+            if (mean) all[v] = _mm256_add_ps(all[v], magnitude8(yk));
             if (min) low[v] = _mm256_fmadd_ps(y, z, low[v]);
         }
     }
@@ -319,6 +328,7 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
     for (int v = 0; v < nv; v++) {
         const float largest = max8(top[v]), some = largest > NOTHING ? largest : 0;
         unit[v] = some / TOP;
+        if (mean) mean[v] = sum8(all[v]) / (float)n;
         bias[v] = (min ? sum8(low[v]) : 0) - unit[v] * zero * to_quads(x[v], n, some > 0 ? TOP / some : 0, quads + v * SECTION);
     }
 }

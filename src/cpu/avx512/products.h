@@ -216,6 +216,11 @@ static float limits(const float *x, int n)
     return _mm512_reduce_max_ps(top);
 }
 
+KVFI_INLINE uint32_t above_of(const float *x, float limit)
+{
+    return _mm512_cmp_ps_mask(_mm512_abs_ps(_mm512_loadu_ps(x)), _mm512_set1_ps(limit), _CMP_GT_OQ);
+}
+
 /* Multipliers are made with 128 added: then byte 1 is the hi plane, and byte 0 the lo plane but for its top bit. The largest, 32767,
  * just fits 16 bits. Eight quads from 32 integers. */
 KVFI_INLINE __m512i eight_quads(__m512i low, __m512i high)
@@ -269,12 +274,12 @@ KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero,
 
 /* Products with scales stay in registers, or at least in L1, until their largest is known. */
 KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride,
-                               int nv, quad *quads, float *unit, float *bias)
+                               int nv, quad *quads, float *unit, float *bias, float *mean)
 {
-    __m512 x[VECTORS][4 * SECTION / 16], top[4], low[4], sum[4];
+    __m512 x[VECTORS][4 * SECTION / 16], top[4], low[4], sum[4], all[4];
     float inverse[4], units[4], biases[4];
     KVFI_UNROLL
-    for (int v = 0; v < 4; v++) top[v] = low[v] = sum[v] = _mm512_setzero_ps();
+    for (int v = 0; v < 4; v++) top[v] = low[v] = sum[v] = all[v] = _mm512_setzero_ps();
     KVFI_UNROLL
     for (int i = 0; i < n / 16; i++) {
         const __m512 k = half16(scale + 16 * i);
@@ -284,6 +289,7 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
             const __m512 y = _mm512_loadu_ps(m + (size_t)v * stride + 16 * i);
             x[v][i] = _mm512_mul_ps(y, k);
             top[v] = _mm512_max_ps(top[v], _mm512_abs_ps(x[v][i]));
+            if (mean) all[v] = _mm512_add_ps(all[v], _mm512_abs_ps(x[v][i]));
             if (min) low[v] = _mm512_fmadd_ps(y, z, low[v]);
         }
     }
@@ -307,6 +313,7 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
     _mm_storeu_ps(biases, _mm_fnmadd_ps(_mm_mul_ps(u, _mm_set1_ps(zero)), sum16x4(sum), base));
     KVFI_UNROLL
     for (int v = 0; v < nv; v++) unit[v] = units[v], bias[v] = biases[v];
+    if (mean) _mm_mask_storeu_ps(mean, (__mmask8)((1 << nv) - 1), _mm_mul_ps(sum16x4(all), _mm_set1_ps(1.0f / (float)n)));
 }
 
 #include "cpu/overlay/planes.h"

@@ -83,6 +83,15 @@ static float limits(const float *x, int n)
     return vmaxvq_f32(top);
 }
 
+KVFI_INLINE uint32_t above_of(const float *x, float limit)
+{
+    static const uint32_t bit[4] = {1, 2, 4, 8};
+    uint32_t above = 0;
+    for (int i = 0; i < 4; i++)
+        above |= vaddvq_u32(vandq_u32(vcagtq_f32(vld1q_f32(x + 4 * i), vdupq_n_f32(limit)), vld1q_u32(bit))) << 4 * i;
+    return above;
+}
+
 static float to_quads(const float *x, int n, float inverse, quad *m)
 {
     int32x4_t sum = vdupq_n_s32(0);
@@ -127,12 +136,12 @@ KVFI_INLINE void fold_of(const uint16_t *scale, const uint16_t *min, float zero,
 
 /* Products with scales stay in L1 until their largest is known. */
 KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride,
-                               int nv, quad *quads, float *unit, float *bias)
+                               int nv, quad *quads, float *unit, float *bias, float *mean)
 {
     float x[VECTORS][4 * SECTION];
-    float32x4_t top[VECTORS], low[VECTORS];
+    float32x4_t top[VECTORS], low[VECTORS], all[VECTORS];
     KVFI_UNROLL
-    for (int v = 0; v < nv; v++) top[v] = low[v] = vdupq_n_f32(0);
+    for (int v = 0; v < nv; v++) top[v] = low[v] = all[v] = vdupq_n_f32(0);
     for (int r = 0; r < n; r += 4) {
         const float32x4_t k = half4(scale + r), z = min ? vfmaq_n_f32(half4(min + r), k, zero) : k;
         KVFI_UNROLL
@@ -140,6 +149,7 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
             const float32x4_t y = vld1q_f32(m + (size_t)v * stride + r), yk = vmulq_f32(y, k);
             vst1q_f32(x[v] + r, yk);
             top[v] = vmaxq_f32(top[v], vabsq_f32(yk));
+            if (mean) all[v] = vaddq_f32(all[v], vabsq_f32(yk));
             if (min) low[v] = vfmaq_f32(low[v], y, z);
         }
     }
@@ -147,6 +157,7 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
     for (int v = 0; v < nv; v++) {
         const float largest = vmaxvq_f32(top[v]), some = largest > NOTHING ? largest : 0;
         unit[v] = some / TOP;
+        if (mean) mean[v] = vaddvq_f32(all[v]) / (float)n;
         bias[v] =
             (min ? vaddvq_f32(low[v]) : 0) - unit[v] * zero * to_quads(x[v], n, some > 0 ? TOP / some : 0, quads + v * SECTION);
     }

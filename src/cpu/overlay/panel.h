@@ -7,6 +7,7 @@
 #include "codec/shared/layout.h"
 #include "cpu/kernels.h"
 
+#include <math.h>
 #include <string.h>
 
 /* Up to 64 lanes of a code matrix. plane[i] is the first line of a plane, or where the one before it ends. */

@@ -18,12 +18,14 @@
  *       fetches the next bytes of `ahead`. look 0: codes as they are; 4, 5: bytes from `entry`, 16 or 32 of them
  *   look_up(entry, bits, n, bytes)      bytes[i] = entry[bytes[i]] for n bytes, a multiple of 64
  *   limits(x, n)                        max |x[i]|
+ *   above_of(x, limit)                  bit i: |x[i]| > limit, for 16 floats
  *   to_quads(x, n, inverse, m)          m[i / 4] = x[i] * inverse rounded to integers; returns their sum. All n a multiple of 4
  *   fold_of(scale, min, zero, live, n, m, stride, nv, x, x_stride, bias)
  *       x[v][r] = m[v][r] * scale[r];  bias[v] = sum_r m[v][r] * (min[r] + zero * scale[r]) (min NULL: 0);  for r < live, the rest
  *       of the n is padding and gives zeros; n a multiple of 16
- *   fold_quads_of(scale, min, zero, n, m, stride, nv, quads, unit, bias)        n a multiple of 16, at most a section
- *       the same and then to_quads, bias[v] less unit[v] * zero * sum of the integers; quads[v][SECTION] */
+ *   fold_quads_of(scale, min, zero, n, m, stride, nv, quads, unit, bias, mean)      n a multiple of 16, at most a section
+ *       the same and then to_quads, bias[v] less unit[v] * zero * sum of the integers; quads[v][SECTION]; unless mean is NULL,
+ *       mean[v] = the mean of |x[v][r]| */
 #ifndef KVFI_OVERLAY_PLANES_H
 #define KVFI_OVERLAY_PLANES_H
 
@@ -244,15 +246,15 @@ static void fold(const uint16_t *scale, const uint16_t *min, float zero, int liv
 }
 
 static void fold_quads(const uint16_t *scale, const uint16_t *min, float zero, int n, const float *m, size_t stride, int nv,
-                       quad *quads, float *unit, float *bias)
+                       quad *quads, float *unit, float *bias, float *mean)
 {
     switch (nv) {
 #define FOLD_QUADS(nv)                                                                                                           \
     case nv:                                                                                                                     \
-        if (n == KVF_BLOCK)                                                                                                      \
-            fold_quads_of(scale, min, zero, KVF_BLOCK, m, stride, nv, quads, unit, bias);                                        \
+        if (!mean)                                                                                                               \
+            fold_quads_of(scale, min, zero, KVF_BLOCK, m, stride, nv, quads, unit, bias, NULL);                                  \
         else                                                                                                                     \
-            fold_quads_of(scale, min, zero, n, m, stride, nv, quads, unit, bias);                                                \
+            fold_quads_of(scale, min, zero, n, m, stride, nv, quads, unit, bias, mean);                                          \
         break;
         FOLD_QUADS(1)
         FOLD_QUADS(2)
@@ -261,20 +263,111 @@ static void fold_quads(const uint16_t *scale, const uint16_t *min, float zero, i
     }
 }
 
+/* What a multiplier is beyond the largest that became an integer. */
+typedef struct peak {
+    int r, vector;
+    float excess;
+} peak;
+
+/* A few multipliers may stand far above the rest, as where keys have a channel with large scales and a query looks there. In units
+ * of the largest the others would be rounded coarsely, and together they count. So integers reach PEAK times the mean magnitude; what
+ * is above, at most one multiplier of PEAK, is cut off there and the excess multiplied in floats. */
+enum { PEAK = 5, MOST_PEAKS = VECTORS * MOST_DIM / PEAK };
+
+enum { SCALED = MOST_DIM + 16 }; /* floats from one vector to the next: no multiple of a page */
+
 /* Multipliers of a run of lanes, its scales folded in: m[sections][VECTORS][SECTION]. */
 typedef struct folded {
     _Alignas(64) quad m[MOST_DIM / 4 * VECTORS];
     float unit[VECTORS], bias[VECTORS];
     stretch run[MOST_DIM / 4 / SECTION];
-    int runs;
+    peak peak[MOST_PEAKS];
+    int runs, peaks;
 } folded;
+
+/* Of n numbers, a multiple of 16, cut off at `most`. */
+static float mean_magnitude(const float *x, int n, float most)
+{
+    float some[16] = {0};
+    for (int r = 0; r < n; r += 16)
+        for (int i = 0; i < 16; i++) some[i] += fabsf(x[r + i]) < most ? fabsf(x[r + i]) : most;
+    for (int i = 0; i < 8; i++) some[i] += some[i + 8];
+    for (int i = 0; i < 4; i++) some[i] += some[i + 4];
+    return ((some[0] + some[1]) + (some[2] + some[3])) / (float)n;
+}
+
+/* Cuts the n multipliers x[nv][SCALED] off at limit[nv]. */
+static void cut_peaks(float (*x)[SCALED], int n, int nv, const float *limit, folded *f)
+{
+    for (int first = 0; first < n; first += 16) {
+        uint32_t above[VECTORS], any = 0;
+        for (int v = 0; v < nv; v++) any |= above[v] = above_of(x[v] + first, limit[v]);
+        for (int r = first; any; any >>= 1, r++)
+            for (int v = 0; any & 1 && v < nv; v++) {
+                const float all = x[v][r];
+                if (!(above[v] >> (r - first) & 1)) continue;
+                x[v][r] = copysignf(limit[v], all);
+                f->peak[f->peaks++] = (peak){r, v, all - x[v][r]};
+            }
+    }
+}
+
+/* The mean is taken a second time without what peaks add to it. */
+static void find_peaks(float (*x)[SCALED], int n, int nv, folded *f)
+{
+    float limit[VECTORS];
+    int any = 0;
+    for (int v = 0; v < nv; v++) {
+        const float most = PEAK * mean_magnitude(x[v], n, INFINITY);
+        limit[v] = INFINITY;
+        if (!(limits(x[v], n) > most)) continue;
+        const float few = PEAK * mean_magnitude(x[v], n, most);
+        if (few > NOTHING) limit[v] = few, any = 1;
+    }
+    if (any) cut_peaks(x, n, nv, limit, f);
+}
+
+/* The codes of one r, less zero, of lanes begin .. end - 1 of a full chunk; zeros for the others of the same groups. */
+static void codes_of(const panel *p, int r, float zero, int begin, int end, float *to)
+{
+    for (int g = begin / 16; g * 16 < end; g++) {
+        uint32_t code[16] = {0};
+        for (int i = 0, done = 0; i < 3 && kvfi_plane_width[p->bits][i]; i++) {
+            const int width = kvfi_plane_width[p->bits][i], shift = 8 * (r % 4) + plane_shift(width, g, r / 4);
+            const uint8_t *line = plane_line(p, i, width, g, r / 4);
+            for (int lane = 0; lane < 16; lane++) {
+                uint32_t four;
+                memcpy(&four, line + 4 * lane, 4);
+                code[lane] |= (four >> shift & ((1u << width) - 1)) << done;
+            }
+            done += width;
+        }
+        for (int lane = 0; lane < 16; lane++) to[16 * g + lane] = (float)(int32_t)code[lane] - zero;
+    }
+    for (int lane = begin & ~15; lane < begin; lane++) to[lane] = 0;
+    for (int lane = end; lane % 16; lane++) to[lane] = 0;
+}
+
+/* Lanes begin .. end - 1 of a full chunk. */
+static void add_peaks(const panel *p, const folded *f, float zero, int begin, int end, float *out, size_t stride)
+{
+    float code[64];
+    for (int i = 0, r = -1; i < f->peaks; i++) {
+        const peak *k = f->peak + i;
+        float *o = out + (size_t)k->vector * stride;
+        if (k->r != r) codes_of(p, r = k->r, zero, begin, end, code);
+        for (int g = begin / 16; g * 16 < end; g++)
+            for (int lane = 16 * g; lane < 16 * g + 16; lane++) o[lane] += k->excess * code[lane];
+    }
+}
 
 static void fold_long(const matrix *x, const level *l, const uint16_t *scale, const uint16_t *min, const float *m, size_t stride,
                       int nv, folded *f)
 {
-    float scaled[VECTORS][MOST_DIM], inverse;
+    float scaled[VECTORS][SCALED], inverse;
     const int live = x->part->side == KVF_K ? x->part->dim : KVF_BLOCK, n = x->reduction;
-    fold(scale, min, l->zero, live, n, m, stride, nv, scaled[0], MOST_DIM, f->bias);
+    fold(scale, min, l->zero, live, n, m, stride, nv, scaled[0], SCALED, f->bias);
+    if (x->part->side == KVF_K) find_peaks(scaled, n, nv, f);
     for (int v = 0; v < nv; v++) {
         f->unit[v] = unit_of(scaled[v], n, &inverse);
         for (int r = 0; r < n; r += 4 * SECTION) {
@@ -284,12 +377,26 @@ static void fold_long(const matrix *x, const level *l, const uint16_t *scale, co
     }
 }
 
+/* At once, where it is but one section and has no peaks. 0: neither done nor possible. */
+static int fold_keys(const matrix *x, const level *l, const uint16_t *scale, const uint16_t *min, const float *m, size_t stride,
+                     int nv, folded *f)
+{
+    float mean[VECTORS];
+    int peaks = 0;
+    if (x->reduction > 4 * SECTION || x->part->dim < x->reduction) return 0;
+    fold_quads(scale, min, l->zero, x->reduction, m, stride, nv, f->m, f->unit, f->bias, mean);
+    for (int v = 0; v < nv; v++) peaks |= f->unit[v] * TOP > PEAK * mean[v];
+    return !peaks;
+}
+
 static void fold_run(const matrix *x, const level *l, int run, const float *m, size_t stride, int nv, folded *f)
 {
     const uint16_t *scale = row_of(x, x->scale, run), *min = row_of(x, x->min, run);
-    if (x->reduction <= 4 * SECTION && (x->part->side == KVF_V || x->part->dim == x->reduction))
-        fold_quads(scale, min, l->zero, x->reduction, m, stride, nv, f->m, f->unit, f->bias);
-    else
+    const int likely = f->peaks; /* the run before has the same channels */
+    f->peaks = 0;
+    if (x->part->side == KVF_V) /* a block of tokens; a weight far above the others is most of the result, so no peaks */
+        fold_quads(scale, min, l->zero, KVF_BLOCK, m, stride, nv, f->m, f->unit, f->bias, NULL);
+    else if (likely || !fold_keys(x, l, scale, min, m, stride, nv, f))
         fold_long(x, l, scale, min, m, stride, nv, f);
     if (x->part->kind != KVF_KIND_TABLE) return; /* which has no minimum, so its factor belongs to the bias as well */
     for (int v = 0; v < nv; v++) f->unit[v] *= l->factor, f->bias[v] *= l->factor;
@@ -298,7 +405,7 @@ static void fold_run(const matrix *x, const level *l, int run, const float *m, s
 static void open_folded(const matrix *x, folded *f)
 {
     const int quads = x->reduction / 4;
-    f->runs = (quads + SECTION - 1) / SECTION;
+    f->runs = (quads + SECTION - 1) / SECTION, f->peaks = 0;
     for (int i = 0; i < f->runs; i++)
         f->run[i] = (stretch){.q0 = i * SECTION,
                               .nq = quads - i * SECTION < SECTION ? quads - i * SECTION : SECTION,
@@ -328,7 +435,10 @@ static void chunk_along(const matrix *x, const panel *p, int look, const level *
         if (!whole && y.lanes > 32) y.lanes = 32;
         for (int i = run_of(x, lane); i <= run_of(x, lane + y.lanes - 1); i++) {
             const int begin = i * x->run - lane, end = run_end(x, i) - lane;
-            if (i != *folded_run) fold_run(x, l, i, m, stride, nv, f);
+            if (i != *folded_run) {
+                fold_run(x, l, i, m, stride, nv, f);
+                add_peaks(p, f, l->zero, i * x->run, run_end(x, i), out, out_stride);
+            }
             *folded_run = i;
             if (begin <= 0 && end >= y.lanes)
                 run_product(p, look, l->table, nv, &y, next);
