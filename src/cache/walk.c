@@ -208,8 +208,10 @@ static void hide(float *s, uint64_t seen)
 /* Scores of history: softcap, ALiBi by distance, mask by positions: from `first` on, or each its own. */
 static void finish_scores(const walk *w, int64_t first, const int32_t *pos, const uint64_t *seen)
 {
+    const int plain = w->a->softcap <= 0 && !w->a->slopes;
     for (int32_t v = 0; v < w->n; v++) {
         float *s = w->scores + (size_t)v * KVF_BLOCK;
+        if (plain && seen[v] == ~(uint64_t)0) continue;
         cap_scores(w, s);
         if (w->a->slopes) {
             const float slope = w->a->slopes[w->head[v]];
@@ -234,7 +236,10 @@ static uint64_t see_bin(const walk *w, const kvfi_bin *bin, uint64_t *seen)
 static uint64_t see(const walk *w, int64_t first, int32_t n, uint64_t alive, uint64_t *seen)
 {
     uint64_t any = 0;
-    for (int32_t v = 0; v < w->n; v++) any |= seen[v] = visible(w, first, n, w->pos[v], alive);
+    for (int32_t v = 0; v < w->n; v++) {
+        seen[v] = v && w->pos[v] == w->pos[v - 1] ? seen[v - 1] : visible(w, first, n, w->pos[v], alive);
+        any |= seen[v];
+    }
     return any;
 }
 

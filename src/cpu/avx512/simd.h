@@ -48,5 +48,6 @@ void kvfi_avx512_half(kvfi_kernels *k);
 void kvfi_avx512_rows(kvfi_kernels *k);
 void kvfi_avx512_tile(kvfi_kernels *k);
 void kvfi_avx512_softmax(kvfi_kernels *k);
+void kvfi_avx512_hadamard(kvfi_kernels *k);
 
 #endif

@@ -10,4 +10,5 @@ void kvfi_kernels_avx512(kvfi_kernels *k)
     kvfi_avx512_rows(k);
     kvfi_avx512_tile(k);
     kvfi_avx512_softmax(k);
+    kvfi_avx512_hadamard(k);
 }
