@@ -12,11 +12,11 @@
 
 /* ---- Hadamard matrices of 12, 20 and 28 --------------------------------------------------------------------------------------- */
 
-/* Quadratic character of a != 0 modulo the prime q: bit r of the mask is set when r is a square. */
+/* Quadratic character of a, -q < a < q, not 0, modulo the prime q: bit r of the mask is set when r is a square. */
 static int character(int32_t a, int32_t q)
 {
     const uint32_t squares = q == 11 ? 0x23au : q == 19 ? 0x30af2u : 0x161au; /* q = 13 */
-    return squares >> (a + q) % q & 1 ? 1 : -1;
+    return squares >> (a < 0 ? a + q : a) & 1 ? 1 : -1;
 }
 
 /* Paley I, q = 3 (mod 4): I + [0 1; -1 Q], size q + 1. */
@@ -132,29 +132,37 @@ static void flip(const kvf_rotation *rot, int round, float *x)
     for (int32_t c = 0; c < rot->size; c++) x[c] = rot->minus[round][c / 32] >> c % 32 & 1 ? -x[c] : x[c];
 }
 
-/* Signed sums across runs of `run` channels: x[odd][run]. */
-static void mix_runs(int8_t sign[28][28], int32_t odd, int32_t run, float *x)
+/* Signed sums across runs of `run` channels: x[odd][run]. sign[j][i] is 1 or -1: what output i takes channel j with. All outputs side by
+ * side, each of which adds in the order of j. */
+static inline void mix_runs_of(float sign[28][28], int32_t odd, int32_t run, float *x)
 {
-    float column[28];
     for (int32_t c = 0; c < run; c++) {
-        for (int32_t j = 0; j < odd; j++) column[j] = x[j * run + c];
-        for (int32_t i = 0; i < odd; i++) {
-            float sum = 0;
-            for (int32_t j = 0; j < odd; j++) sum += sign[i][j] > 0 ? column[j] : -column[j];
-            x[i * run + c] = sum;
-        }
+        float sum[28] = {0};
+        for (int32_t j = 0; j < odd; j++)
+            for (int32_t i = 0; i < odd; i++) sum[i] += sign[j][i] * x[j * run + c];
+        for (int32_t i = 0; i < odd; i++) x[i * run + c] = sum[i];
+    }
+}
+
+/* The size is a constant in the loops. */
+static void mix_runs(float sign[28][28], int32_t odd, int32_t run, float *x)
+{
+    switch (odd) {
+    case 12: mix_runs_of(sign, 12, run, x); break;
+    case 20: mix_runs_of(sign, 20, run, x); break;
+    case 28: mix_runs_of(sign, 28, run, x); break;
     }
 }
 
 /* The matrix of 12, 20 or 28, or its transpose, for n vectors. */
 static void odd_step(const kvf_rotation *rot, float *x, size_t stride, int32_t n, int back)
 {
-    int8_t sign[28][28];
+    float sign[28][28];
     if (rot->odd == 1) return;
     const float norm = (float)(1.0 / sqrt((double)rot->odd));
     for (int32_t i = 0; i < rot->odd; i++)
         for (int32_t j = 0; j < rot->odd; j++)
-            sign[i][j] = (int8_t)(back ? odd_entry(rot->odd, j, i) : odd_entry(rot->odd, i, j));
+            sign[j][i] = (float)(back ? odd_entry(rot->odd, j, i) : odd_entry(rot->odd, i, j));
     for (int32_t v = 0; v < n; v++, x += stride) {
         mix_runs(sign, rot->odd, rot->block, x);
         for (int32_t c = 0; c < rot->size; c++) x[c] *= norm;
