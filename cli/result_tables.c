@@ -99,11 +99,9 @@ static const result_column quality[] = {
 static const result_column sensitivity[] = {
     {"name", "side", RESULT_TEXT, 0}, {"layer", "layer", RESULT_NUMBER, 0}, {"kld_mean", "KLD mean", RESULT_TINY, 1}, {0}};
 
-static const result_column needle[] = {{"name", "K/V", RESULT_TEXT, 0},
-                                       {"context", "tokens", RESULT_NUMBER, 0},
-                                       {"position", "position", RESULT_PERCENT, 0},
-                                       {"found", "found", RESULT_PERCENT, 0},
-                                       {0}};
+static const result_column needle[] = {
+    {"name", "K/V", RESULT_TEXT, 0},       {"context", "tokens", RESULT_NUMBER, 0}, {"position", "position", RESULT_PERCENT, 0},
+    {"found", "found", RESULT_PERCENT, 0}, {"asked", "texts", RESULT_NUMBER, 0},    {0}};
 
 static const result_table tables[] = {
     {"quality", quality,
