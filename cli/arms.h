@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * Lists of cache arms as the command line writes them: K/V,K/V,... with presets among them. ",sink=N" and ",window=N" at the end
- * of an arm hold for this arm alone, and so does ",evict=POLICY:...", which comes last: what follows it belongs to the policy. */
+ * Lists of cache arms as the command line writes them: K/V,K/V,... with presets among them, and @FILE for a profile. ",sink=N" and
+ * ",window=N" at the end of an arm hold for this arm alone, and so does ",evict=POLICY:...", which comes last: what follows it belongs to
+ * the policy. */
 #ifndef KVFOLD_CLI_ARMS_H
 #define KVFOLD_CLI_ARMS_H
 

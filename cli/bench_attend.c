@@ -175,6 +175,12 @@ static int make_arms(const settings *s, cli_arms *arms)
     cli_text all = {0};
     if (!s->list) bench_every_codec(&all, true);
     int code = cli_arms_make(arms, s->list ? s->list : all.data, &s->kv);
+    for (int i = 0; code == CLI_GO && i < arms->n; i++)
+        if (arms->arm[i].profile_path[0]) {
+            cli_error("--kv: '@%s' is a profile, and one layer alone is timed here", arms->arm[i].profile_path);
+            code = CLI_USAGE;
+        }
+    if (code == CLI_USAGE) cli_arms_free(arms);
     cli_text_free(&all);
     return code;
 }

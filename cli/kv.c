@@ -196,6 +196,7 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
     c->recent = 64;
     int code = use_preset(c, NULL);
     if (code == CLI_GO && s->profile) code = profile_read(&c->profile, s->profile);
+    if (s->profile) snprintf(c->profile_path, sizeof c->profile_path, "%s", s->profile);
     if (code == CLI_GO && s->profile_text) code = profile_parse(&c->profile, s->profile_text, "profile");
     if (code == CLI_GO && c->profile.kv) code = use_pair(c, c->profile.kv);
     if (code == CLI_GO && s->kv) code = strchr(s->kv, '/') ? use_pair(c, s->kv) : use_preset(c, s->kv);

@@ -71,6 +71,7 @@ typedef struct kv_choice {
     char evict[KV_SPEC];                   /* the policy with every option written out */
     bool evicts;                           /* it may drop tokens */
     profile profile;
+    char profile_path[256]; /* "" when there is none */
     kv_override override[CLI_LIST_MOST + PROFILE_LINES]; /* the last one that names a layer holds */
     int n_overrides;
     cli_text layers; /* all of them in the form of kvf_llama_params.kv_layer; data NULL when none */

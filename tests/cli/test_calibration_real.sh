@@ -11,18 +11,20 @@ if [ ! -e "$text" ] || [ -z "$(wide smollm2)" ] || [ -z "$(wide gemma)" ]; then
     exit 77
 fi
 
-# real NAME MODEL SHARE RANK: the file's share of the loss without stages that is allowed; least rank correlation of the queries' direction.
+# real NAME MODEL RANK SHARE ARM...: least rank correlation of the queries' direction; the file's share of the loss without stages that is allowed,
+# for keys of each codec.
 real() {
-    local name=$1 model=$2 file=$work/$1.gguf
+    local name=$1 model=$2 rank=$3 share=$4 file=$work/$1.gguf arms="" codec
+    for codec in "${@:5}"; do arms="$arms,$codec/uni4,$codec:centre=none,scale=none/uni4"; done
     succeeds "${name}_calibrate" calibrate -m "$model" -f "$text" --slice 1000000:16384 -c 512 --chunks 2 -t 1 -o "$file"
     kv inspect "$file" --json
-    json "${name}_ranks" "(lambda h: sum(x['rank']['q'] for x in h) / len(h) > $4 and
+    json "${name}_ranks" "(lambda h: sum(x['rank']['q'] for x in h) / len(h) > $rank and
         sum(x['rank']['q'] for x in h) > sum(x['rank']['k'] for x in h) + len(h) * 0.2)([x for l in layers for x in l['heads']])"
     succeeds "${name}_quality" quality -m "$model" -f "$text" --slice 300000:16384 -c 576 --score 320 -t 1 --floor 0 --calibration "$file" --json \
-        --kv uni4/uni4,uni4:centre=none,scale=none/uni4,turbo3/turbo3,turbo3:centre=none,scale=none/turbo3
-    json "${name}_file_helps" "(lambda k: k[0] < $3 * k[1] and k[2] < $3 * k[3] and min(k) > 1e-4)(
+        --kv "${arms#,}"
+    json "${name}_file_helps" "(lambda k: all(1e-4 < f < $share * n for f, n in zip(k[::2], k[1::2])))(
         [a['kld']['mean'] for a in o['arms'] if not a['libllama']])"
 }
-real smollm2 "$(wide smollm2)" 0.9 0.5
-real gemma "$(wide gemma)" 0.6 0.25
+real smollm2 "$(wide smollm2)" 0.5 0.8 uni4
+real gemma "$(wide gemma)" 0.25 0.5 uni4 turbo3
 finish

@@ -48,6 +48,7 @@ succeeds run_other "${use[@]}" -m "$other" --profile "$profile"
 holds other_weights grep -q "was made for other weights" "$work/err"
 succeeds quality quality -m "$model" -f "$text" -t 1 -c 320 --floor 0 --kv "@$profile,turbo3/turbo3" --json
 json quality_arms '[a["name"][0] for a in o["arms"] if not a["libllama"]] == ["@", "t"]'
+refuses bench_attend 1 "is a profile, and one layer alone is timed here" bench attend --kv "@$profile"
 printf '# kvfold profile 1\nkv f16/f16\n99=q8_0\n' >"$work/far"
 refuses far_layer 1 "the model has no layer 99" "${use[@]}" -m "$model" --profile "$work/far"
 refuses no_profile 3 "is no profile" "${use[@]}" -m "$model" --profile "$text"
