@@ -69,23 +69,57 @@ static void add_row(cli_text *to, const json_t *rows, size_t run, const result_c
     cli_text_format(to, "</tr>\n");
 }
 
+static void add_table(cli_text *to, const json_t *rows, size_t run, const result_column *column)
+{
+    size_t i;
+    json_t *row;
+    cli_text_format(to, "<table>\n");
+    add_row(to, rows, run, column, NULL);
+    json_array_foreach(rows, i, row) if (result_of_run(row, run)) add_row(to, rows, run, column, row);
+    cli_text_format(to, "</table>\n");
+}
+
+static bool has_rows(const json_t *rows, size_t run)
+{
+    size_t i;
+    json_t *row;
+    json_array_foreach(rows, i, row) if (result_of_run(row, run)) return true;
+    return false;
+}
+
 static void add_run(cli_text *to, const json_t *result, size_t run, const result_table *table)
 {
     size_t i;
-    json_t *row, *note, *rows = json_object_get(result, "rows"), *o = json_array_get(json_object_get(result, "runs"), run);
+    json_t *note, *rows = json_object_get(result, "rows"), *o = json_array_get(json_object_get(result, "runs"), run);
     add_element(to, "h3", result_string(o, "title"));
     cli_text_format(to, "\n<ul>");
     json_array_foreach(json_object_get(o, "notes"), i, note) add_element(to, "li", json_string_value(note));
-    cli_text_format(to, "</ul>\n<table>\n");
-    add_row(to, rows, run, table->column, NULL);
-    json_array_foreach(rows, i, row) if (result_of_run(row, run)) add_row(to, rows, run, table->column, row);
-    cli_text_format(to, "</table>\n");
+    cli_text_format(to, "</ul>\n");
+    add_table(to, rows, run, table->column);
+    for (const result_more *m = result_mores; m->key; m++) {
+        if (!has_rows(json_object_get(result, m->key), run)) continue;
+        cli_text_format(to, "<details>");
+        add_element(to, "summary", m->head);
+        add_table(to, json_object_get(result, m->key), run, m->column);
+        cli_text_format(to, "</details>\n");
+    }
+}
+
+static void add_remarks(cli_text *to, const json_t *result)
+{
+    cli_text lines = {0}, one = {0};
+    result_remarks(result, &lines);
+    for (const char *line = lines.data; line && *line; line = strchr(line, '\n') + 1) {
+        one.length = 0;
+        cli_text_add(&one, line, strcspn(line, "\n"));
+        add_element(to, "p class=remark", one.data);
+    }
+    cli_text_free(&lines);
+    cli_text_free(&one);
 }
 
 static void add_result(cli_text *to, const json_t *result)
 {
-    size_t i;
-    json_t *row, *sentence;
     char line[400];
     const json_t *m = json_object_get(result, "machine");
     const result_table *table = result_table_of(result_string(result, "kind"));
@@ -98,14 +132,8 @@ static void add_result(cli_text *to, const json_t *result)
              result_string(m, "cpu"), result_string(m, "libllama"));
     add_escaped(to, line);
     cli_text_format(to, "</p>\n");
+    add_remarks(to, result);
     for (size_t run = 0; run < json_array_size(json_object_get(result, "runs")); run++) add_run(to, result, run, table);
-    json_array_foreach(json_object_get(result, "rows"), i, row)
-    {
-        if (!result_string(row, "doubts")[0]) continue;
-        snprintf(line, sizeof line, "Doubtful: %s: %s", result_string(row, "name"), result_string(row, "doubts"));
-        add_element(to, "p", line);
-    }
-    json_array_foreach(json_object_get(result, "refused"), i, sentence) add_element(to, "p", json_string_value(sentence));
     if (table->last) add_element(to, "p", table->last);
 }
 
@@ -118,7 +146,7 @@ void page_html(const json_t *results, const pictures *p, const char *folder, cli
             "body{font-family:sans-serif;max-width:75em;margin:2em auto;padding:0 1em;color:#222}\n"
             "table{border-collapse:collapse;font-size:85%%}th,td{padding:.2em .7em;border-bottom:1px solid #ddd;"
             "text-align:left}\ntd.n{text-align:right;font-variant-numeric:tabular-nums}\nfigure{margin:1em 0}"
-            "img{max-width:100%%}\ncode{background:#f3f3f3;padding:.1em .3em}\n</style></head><body>\n"
+            "img{max-width:100%%}\n.remark{font-weight:bold}code{background:#f3f3f3;padding:.1em .3em}\n</style></head><body>\n"
             "<h1>kvfold measurements</h1>\n");
     for (int k = 0; k < p->n; k++)
         if (p->plot[k].drawn) add_picture(to, &p->plot[k], folder);

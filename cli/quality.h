@@ -18,6 +18,7 @@ enum {
     QUALITY_BATCH = KVF_BLOCK,           /* rows of a batch: what one sealing takes */
     QUALITY_PREFILL = 4 * QUALITY_BATCH, /* rows of a batch as an ordinary prompt is read */
     QUALITY_BUCKETS = 4,                 /* of depth */
+    QUALITY_BLOCK = 8,                   /* neighbouring positions of a chunk that errors take as one */
     QUALITY_WORST_MOST = 32,
     QUALITY_ARMS_MOST = CLI_ARMS_MOST,
 };
@@ -35,7 +36,8 @@ typedef struct quality_settings {
 
 typedef struct quality_text {
     const char *name;     /* path */
-    int64_t first, bytes; /* what was taken of it */
+    int64_t first, bytes; /* what was taken of it, whole characters */
+    uint64_t hash;        /* of those bytes */
     int32_t tokens;       /* in those bytes */
     int32_t chunks;       /* that are read of it */
 } quality_text;
@@ -97,12 +99,13 @@ typedef struct quality_arm {
     int32_t rows;        /* of one batch */
     struct llama_context *ctx;
     kvf_llama *fold;
-    int32_t at, fed;   /* the batch that its logits are of: first position, rows; fed 0: none */
-    char failure[600]; /* why it could not be made or go on, "" when it could */
-    double bits_code, bits_per_value;
-    int64_t evicted;      /* tokens that each head has lost to its policy at the end of a chunk */
-    int64_t body;         /* tokens in packed blocks at the end of a chunk; of libllama's: all */
-    quality_point *point; /* [n_points], in the order of the text */
+    int32_t at, fed;                  /* the batch that its logits are of: first position, rows; fed 0: none */
+    char failure[600];                /* why it could not be made or go on, "" when it could */
+    double bits_code, bits_per_value; /* of the cache alone */
+    double with_host;                 /* bits_per_value and the cells that libllama keeps beside a folded cache */
+    int64_t evicted;                  /* tokens that each head has lost to its policy at the end of a chunk */
+    int64_t body;                     /* tokens in packed blocks at the end of a chunk; of libllama's: all */
+    quality_point *point;             /* [n_points], in the order of the text */
     int64_t n_points;
     quality_generation generation;
 } quality_arm;
@@ -180,6 +183,12 @@ typedef struct quality_result {
 } quality_result;
 
 void quality_summarise(const quality_run *run, const quality_arm *arm, quality_result *r);
+/* The mean divergence of a less that of b, at the positions that both have: bootstrap over the blocks. */
+quality_interval quality_difference(const quality_run *run, const quality_arm *a, const quality_arm *b, double confidence,
+                                    uint64_t seed);
+/* Sums of the divergence over blocks of QUALITY_BLOCK positions (the last one of a chunk may be shorter), for a comparison with the same
+ * blocks of another run; room for one a position. Returns how many there are. */
+int64_t quality_block_sums(const quality_run *run, const quality_arm *arm, double *sum);
 /* First position of a bucket of depth; bucket QUALITY_BUCKETS gives the end. */
 int32_t quality_bucket_from(const quality_run *run, int bucket);
 

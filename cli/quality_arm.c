@@ -283,14 +283,16 @@ static double type_bits(enum ggml_type type)
 
 void quality_arm_count(quality_arm *arm)
 {
-    if (arm->host) { /* codes and nothing else; all its cells are in use now */
-        arm->bits_code = arm->bits_per_value = (type_bits(arm->k) + type_bits(arm->v)) / 2;
+    if (arm->host) { /* codes and nothing else, of the cells in use: layers with a window have fewer */
+        arm->bits_code = arm->bits_per_value = arm->with_host = (type_bits(arm->k) + type_bits(arm->v)) / 2;
         arm->body = arm->at + arm->fed;
         return;
     }
     kvf_stats_t s = {.size = sizeof s};
+    kvf_llama_stats_t h = {.size = sizeof h};
     if (kvf_stats(kvf_llama_cache(arm->fold), &s) != KVF_OK) return;
     arm->bits_code = s.bits_code;
-    arm->bits_per_value = s.bits_per_value;
+    arm->bits_per_value = arm->with_host = s.bits_per_value;
+    if (kvf_llama_stats(arm->fold, &h) == KVF_OK && s.accounted > 0) arm->with_host *= 1 + (double)h.host / (double)s.accounted;
     arm->body = s.tokens_body, arm->evicted = s.tokens_evicted;
 }

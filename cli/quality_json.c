@@ -86,6 +86,16 @@ static json_t *worst_object(const quality_run *run, const quality_arm *arm, int6
     return o;
 }
 
+static json_t *blocks_array(const quality_run *run, const quality_arm *arm)
+{
+    json_t *list = json_array();
+    double *sum = cli_alloc((size_t)arm->n_points, sizeof *sum);
+    int64_t n = quality_block_sums(run, arm, sum);
+    for (int64_t i = 0; i < n; i++) json_array_append_new(list, real(sum[i]));
+    free(sum);
+    return list;
+}
+
 static json_t *verdict_value(const quality_result *r)
 {
     return r->verdict == QUALITY_NO_FLOOR ? json_null() : json_boolean(r->verdict == QUALITY_AT_FLOOR);
@@ -100,6 +110,7 @@ static void add_numbers(const quality_run *run, const quality_arm *arm, json_t *
     json_object_set_new(o, "ppl", mean_object(r.ppl));
     json_object_set_new(o, "ppl_ratio", mean_object(r.ratio));
     json_object_set_new(o, "kld", kld_object(&r));
+    json_object_set_new(o, "kld_blocks", blocks_array(run, arm));
     json_object_set_new(o, "same_top", mean_object(r.same_top));
     json_object_set_new(o, "probability_change", change_object(&r));
     json_object_set_new(o, "depth", depth_array(run, &r));
@@ -140,6 +151,7 @@ static json_t *arm_object(const quality_run *run, const quality_arm *arm)
     json_object_set_new(o, "batch", json_integer(arm->rows));
     json_object_set_new(o, "bits_code", arm->bits_code > 0 ? real(arm->bits_code) : json_null());
     json_object_set_new(o, "bits_per_value", arm->bits_per_value > 0 ? real(arm->bits_per_value) : json_null());
+    json_object_set_new(o, "with_host", arm->with_host > 0 ? real(arm->with_host) : json_null());
     json_object_set_new(o, "tokens_coded", json_integer(arm->body));
     if (arm->failure[0]) json_object_set_new(o, "failure", cli_json_text(arm->failure));
     if (arm->n_points > 0) add_numbers(run, arm, o);
@@ -157,6 +169,7 @@ static json_t *input_array(const quality_run *run)
         json_array_append_new(list, json_pack("{s:o, s:I, s:I, s:i, s:i}", "file", cli_json_text(t->name), "first",
                                               (json_int_t)t->first, "bytes", (json_int_t)t->bytes, "tokens", (int)t->tokens,
                                               "chunks", (int)t->chunks));
+        json_object_set_new(json_array_get(list, (size_t)i), "hash", result_hash_json(t->hash));
     }
     return list;
 }
@@ -165,8 +178,11 @@ static json_t *model_object(const quality_run *run)
 {
     char description[128] = "";
     llama_model_desc(run->s->model, description, sizeof description);
-    return json_pack("{s:o, s:s, s:I, s:I}", "file", cli_json_text(run->set->model), "description", description, "bytes",
-                     (json_int_t)llama_model_size(run->s->model), "parameters", (json_int_t)llama_model_n_params(run->s->model));
+    json_t *o =
+        json_pack("{s:o, s:s, s:I, s:I}", "file", cli_json_text(run->set->model), "description", description, "bytes",
+                  (json_int_t)llama_model_size(run->s->model), "parameters", (json_int_t)llama_model_n_params(run->s->model));
+    json_object_set_new(o, "hash", result_hash_json(result_hash_of_file(run->set->model)));
+    return o;
 }
 
 json_t *quality_json(const quality_run *run)

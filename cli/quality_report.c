@@ -28,6 +28,27 @@ static const char *verdict(const quality_result *r)
     return r->verdict == QUALITY_AT_FLOOR ? "at the floor" : "";
 }
 
+/* A figure of ten characters, "-" where it is not known. */
+static const char *tiny(double x)
+{
+    static char text[8][16];
+    static int next;
+    next = (next + 1) % 8;
+    if (isfinite(x))
+        snprintf(text[next], sizeof text[0], "%.2e", x);
+    else
+        snprintf(text[next], sizeof text[0], "-");
+    return text[next];
+}
+
+/* Window of every arm of ours: only then is what a query sees coded the same as in single steps. */
+static bool decode_faithful(const quality_run *run)
+{
+    for (int i = 0; i < run->n_arms; i++)
+        if (!run->arm[i].host && run->arm[i].choice.recent % QUALITY_BATCH != 0) return false;
+    return true;
+}
+
 static void print_head(const quality_run *run)
 {
     const quality_input *in = &run->in;
@@ -38,8 +59,15 @@ static void print_head(const quality_run *run)
         printf("text %d: %s, bytes %lld to %lld, %d tokens, %d chunk%s\n", i + 1, t->name, (long long)t->first,
                (long long)(t->first + t->bytes - 1), t->tokens, t->chunks, t->chunks == 1 ? "" : "s");
     }
-    printf("decode-faithful: batches of %d aligned tokens, so that a query sees coded what it sees coded in single steps\n",
-           QUALITY_BATCH);
+    if (run->set->seal_each)
+        printf("batches of %d aligned tokens\n", QUALITY_BATCH);
+    else if (decode_faithful(run))
+        printf("decode-faithful: batches of %d aligned tokens, so that a query sees coded what it sees coded in single steps\n",
+               QUALITY_BATCH);
+    else
+        printf("batches of %d aligned tokens; not decode-faithful where a window is no multiple of %d: up to %d tokens fewer are "
+               "coded then than in single steps\n",
+               QUALITY_BATCH, QUALITY_BATCH, QUALITY_BATCH - 1);
     if (run->interrupted) printf("INTERRUPTED: what follows rests on the positions that were finished (column n)\n");
 }
 
@@ -55,8 +83,10 @@ static void print_reference(const quality_run *run)
     if (run->floor.failure[0]) printf("no floor: %s\n", run->floor.failure);
     if (run->floor.n_points == 0) return;
     quality_summarise(run, &run->floor, &r);
-    printf("floor (the same f16 cache, batches of %d against %d): mean KLD %.2e ± %.1e, 99 %% %.2e, same top %.2f %%\n",
-           run->floor.rows, QUALITY_BATCH, r.kld.mean, r.kld.error, r.kld_share[1], 100 * r.same_top.mean);
+    printf("floor, libllama's own difference between batches of %d and of %d with the same f16 cache: mean KLD %.2e ± %.1e, 99 "
+           "%% %s, "
+           "same top %.2f %%\n",
+           run->floor.rows, QUALITY_BATCH, r.kld.mean, r.kld.error, tiny(r.kld_share[1]), 100 * r.same_top.mean);
 }
 
 /* ---- table ----------------------------------------------------------------------------------------------------------------- */
@@ -76,19 +106,19 @@ static void print_row(const quality_run *run, const quality_arm *arm, const qual
 {
     printf("%-*s %7s", width, arm->name, exact(run, arm));
     if (arm->bits_code > 0)
-        printf(" %6.3f %6.3f", arm->bits_code, arm->bits_per_value);
+        printf(" %6.3f %6.3f %7.3f", arm->bits_code, arm->bits_per_value, arm->with_host);
     else
-        printf(" %6s %6s", "-", "-");
+        printf(" %6s %6s %7s", "-", "-", "-");
     printf(" %6lld %9.4f ±%7.4f %8.5f ±%7.5f", (long long)r->n, r->ppl.mean, r->ppl.error, r->ratio.mean, r->ratio.error);
-    printf(" %9.2e ±%8.1e %9.2e %9.2e %9.2e %9.2e", r->kld.mean, r->kld.error, r->kld_share[0], r->kld_share[1], r->kld_share[2],
-           r->kld_max);
+    printf(" %9.2e ±%8.1e %9s %9s %9s %9.2e", r->kld.mean, r->kld.error, tiny(r->kld_share[0]), tiny(r->kld_share[1]),
+           tiny(r->kld_share[2]), r->kld_max);
     printf(" %7.2f ±%5.2f  %s\n", 100 * r->same_top.mean, 100 * r->same_top.error, verdict(r));
 }
 
 static void print_main(const quality_run *run, const quality_result *result, int width)
 {
-    printf("\n%-*s %7s %6s %6s %6s %9s %8s %8s %8s %9s %9s %9s %9s %9s %9s %7s %6s\n", width, "K/V", "S/R", "bits", "all-in", "n",
-           "PPL", "", "ratio", "", "KLD mean", "", "median", "99 %", "99.9 %", "max", "top %", "");
+    printf("\n%-*s %7s %6s %6s %7s %6s %9s %8s %8s %8s %9s %9s %9s %9s %9s %9s %7s %6s\n", width, "K/V", "S/R", "bits", "all-in",
+           "w.host", "n", "PPL", "", "ratio", "", "KLD mean", "", "median", "99 %", "99.9 %", "max", "top %", "");
     for (int i = 0; i < run->n_arms; i++)
         if (run->arm[i].n_points > 0) print_row(run, &run->arm[i], &result[i], width);
     for (int i = 0; i < run->n_arms; i++)
@@ -112,7 +142,11 @@ static void print_changes(const quality_run *run, const quality_result *result, 
         if (run->arm[i].n_points == 0) continue;
         printf("%-*s %9.4f ±%7.4f %9.4f", width, run->arm[i].name, 100 * r->change.mean, 100 * r->change.error,
                100 * sqrt(r->change_square.mean));
-        for (int p = 0; p < QUALITY_CHANGE_N; p++) printf(" %8.3f", 100 * r->change_at[p]);
+        for (int p = 0; p < QUALITY_CHANGE_N; p++)
+            if (isfinite(r->change_at[p]))
+                printf(" %8.3f", 100 * r->change_at[p]);
+            else
+                printf(" %8s", "-");
         printf("\n");
     }
 }
@@ -217,10 +251,15 @@ void quality_print_table(const quality_run *run)
     print_generations(run, width);
     print_worst(run, result);
     printf(
-        "\nS/R: first and newest tokens that stay exact. bits: of the codes; all-in: of the whole cache at this context, exact "
+        "\nS/R: first and newest tokens that stay exact. bits: of the codes; all-in: of the folded cache at this context, exact "
         "rows,\n"
-        "tables and scratch included. ±: one standard error. KLD in nats. top: share of positions whose likeliest token is that\n"
-        "of %s. at the floor: mean KLD not above the floor's (99 %% paired bootstrap); no claim below the floor is possible.\n",
-        run->reference.name);
+        "tables and scratch included; w.host: and the cells that libllama keeps beside it. ±: one standard error, of runs of %d "
+        "neighbouring\n"
+        "positions. KLD in nats; -: too few positions for that percentile. top: share of positions whose likeliest token is that "
+        "of "
+        "%s.\n"
+        "at the floor: mean KLD not above that of libllama's own cache in other batches (99 %% bootstrap); exact caches read "
+        "less.\n",
+        QUALITY_BLOCK, run->reference.name);
     free(result);
 }

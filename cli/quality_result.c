@@ -14,29 +14,36 @@ const double quality_change_share[QUALITY_CHANGE_N] = {0.001, 0.01, 0.05, 0.25, 
 const char *const quality_change_name[QUALITY_CHANGE_N] = {"0.1 %", "1 %",  "5 %",  "25 %",  "50 %",
                                                            "75 %",  "95 %", "99 %", "99.9 %"};
 
-/* Neighbouring positions that the bootstrap keeps together, and its confidence. */
-enum { BOOTSTRAP_BLOCK = 8 };
+/* Confidence of what is said against the floor, and blocks below which nothing is. */
 static const double CONFIDENCE = 0.99;
+enum { BLOCKS_LEAST = 20 };
 
 /* ---- one part of the points ------------------------------------------------------------------------------------------------ */
 
 typedef struct collector {
     const quality_run *run;
     const quality_arm *arm;
-    double *x;
-    int64_t n, same;
+    quality_series kld, same; /* of one block array */
 } collector;
+
+/* Blocks lie within a chunk: what ends one has nothing to do with what begins the next. */
+static int64_t block_of(const quality_run *run, int64_t point)
+{
+    int64_t a_chunk = (run->in.score + QUALITY_BLOCK - 1) / QUALITY_BLOCK;
+    return point / run->in.score * a_chunk + point % run->in.score / QUALITY_BLOCK;
+}
 
 static void collect(collector *c, int64_t point)
 {
-    c->x[c->n++] = c->arm->point[point].kld;
-    c->same += c->arm->point[point].same_top;
+    c->kld.block[c->kld.n] = block_of(c->run, point);
+    c->kld.x[c->kld.n++] = c->arm->point[point].kld;
+    c->same.x[c->same.n++] = c->arm->point[point].same_top;
 }
 
 static quality_part part_of(collector *c)
 {
-    quality_part part = {c->n, quality_mean_of(c->x, c->n), quality_share_of(c->same, c->n)};
-    c->n = c->same = 0;
+    quality_part part = {c->kld.n, quality_blocked(&c->kld), quality_share_of(&c->same)};
+    c->kld.n = c->same.n = 0;
     return part;
 }
 
@@ -69,36 +76,33 @@ static void by_text(collector *c, quality_result *r)
 
 /* ---- all points ------------------------------------------------------------------------------------------------------------ */
 
-static void perplexity(const quality_run *run, const quality_arm *arm, double *x, quality_result *r)
+static void perplexity(const quality_run *run, const quality_arm *arm, quality_series *x, quality_result *r)
 {
-    for (int64_t i = 0; i < r->n; i++) x[i] = arm->point[i].nll;
-    r->ppl = quality_exp_of(quality_mean_of(x, r->n));
-    for (int64_t i = 0; i < r->n; i++) x[i] = arm->point[i].nll - run->reference.point[i].nll;
-    r->ratio = quality_exp_of(quality_mean_of(x, r->n));
+    for (int64_t i = 0; i < r->n; i++) x->x[i] = arm->point[i].nll;
+    r->ppl = quality_exp_of(quality_blocked(x));
+    for (int64_t i = 0; i < r->n; i++) x->x[i] = arm->point[i].nll - run->reference.point[i].nll;
+    r->ratio = quality_exp_of(quality_blocked(x));
 }
 
-static void changes(const quality_arm *arm, double *x, quality_result *r)
+static void changes(const quality_arm *arm, quality_series *x, quality_result *r)
 {
-    for (int64_t i = 0; i < r->n; i++) x[i] = pow(arm->point[i].p - arm->point[i].p_reference, 2);
-    r->change_square = quality_mean_of(x, r->n);
-    for (int64_t i = 0; i < r->n; i++) x[i] = arm->point[i].p - arm->point[i].p_reference;
-    r->change = quality_mean_of(x, r->n);
-    measure_sort(x, (size_t)r->n);
-    for (int i = 0; i < QUALITY_CHANGE_N; i++) r->change_at[i] = quality_percentile(x, r->n, quality_change_share[i]);
+    for (int64_t i = 0; i < r->n; i++) x->x[i] = pow(arm->point[i].p - arm->point[i].p_reference, 2);
+    r->change_square = quality_blocked(x);
+    for (int64_t i = 0; i < r->n; i++) x->x[i] = arm->point[i].p - arm->point[i].p_reference;
+    r->change = quality_blocked(x);
+    measure_sort(x->x, (size_t)r->n);
+    for (int i = 0; i < QUALITY_CHANGE_N; i++) r->change_at[i] = quality_percentile_known(x->x, r->n, quality_change_share[i]);
 }
 
-static void divergence(const quality_arm *arm, double *x, quality_result *r)
+static void divergence(const quality_arm *arm, quality_series *x, quality_result *r)
 {
-    int64_t same = 0;
-    for (int64_t i = 0; i < r->n; i++) {
-        x[i] = arm->point[i].kld;
-        same += arm->point[i].same_top;
-    }
-    r->kld = quality_mean_of(x, r->n);
-    r->same_top = quality_share_of(same, r->n);
-    measure_sort(x, (size_t)r->n);
-    for (int i = 0; i < QUALITY_KLD_N; i++) r->kld_share[i] = quality_percentile(x, r->n, quality_kld_share[i]);
-    r->kld_max = r->n > 0 ? x[r->n - 1] : NAN;
+    for (int64_t i = 0; i < r->n; i++) x->x[i] = arm->point[i].same_top;
+    r->same_top = quality_share_of(x);
+    for (int64_t i = 0; i < r->n; i++) x->x[i] = arm->point[i].kld;
+    r->kld = quality_blocked(x);
+    measure_sort(x->x, (size_t)r->n);
+    for (int i = 0; i < QUALITY_KLD_N; i++) r->kld_share[i] = quality_percentile_known(x->x, r->n, quality_kld_share[i]);
+    r->kld_max = r->n > 0 ? x->x[r->n - 1] : NAN;
 }
 
 /* Insertion into a short sorted list; the earlier of two equal points stays first. Zeros are no bad positions. */
@@ -115,35 +119,56 @@ static void worst(const quality_run *run, const quality_arm *arm, quality_result
     }
 }
 
-/* At the floor: the mean is not above that of the same f16 cache filled by other batches, at 99 %. */
-static void against_floor(const quality_run *run, const quality_arm *arm, double *x, quality_result *r)
+/* At the floor: the mean is not above what libllama's own cache changes when it is filled by other batches, at 99 %. That is no limit
+ * of what can be seen: batches of 64 rows and of fewer go through other arithmetic, and an exact cache of ours takes that of 64. */
+static void against_floor(const quality_run *run, const quality_arm *arm, quality_series x, quality_result *r)
 {
-    int64_t n = r->n < run->floor.n_points ? r->n : run->floor.n_points;
+    if (x.n > run->floor.n_points) x.n = run->floor.n_points;
     r->verdict = QUALITY_NO_FLOOR;
-    if (n < 2 || arm == &run->floor) return;
-    double *floor = cli_alloc((size_t)n, sizeof *floor);
-    for (int64_t i = 0; i < n; i++) {
-        x[i] = arm->point[i].kld;
-        floor[i] = run->floor.point[i].kld;
-    }
-    r->above_floor = quality_paired(x, floor, n, BOOTSTRAP_BLOCK, CONFIDENCE, (uint64_t)run->set->seed);
+    if (quality_blocks_of(&x) < BLOCKS_LEAST || arm == &run->floor) return;
+    for (int64_t i = 0; i < x.n; i++) x.x[i] = arm->point[i].kld - run->floor.point[i].kld;
+    r->above_floor = quality_bootstrap(&x, CONFIDENCE, (uint64_t)run->set->seed);
     r->verdict = r->above_floor.low > 0 ? QUALITY_ABOVE : QUALITY_AT_FLOOR;
-    free(floor);
 }
 
 void quality_summarise(const quality_run *run, const quality_arm *arm, quality_result *r)
 {
     *r = (quality_result){.n = arm->n_points};
-    double *x = cli_alloc((size_t)r->n, sizeof *x);
-    collector c = {.run = run, .arm = arm, .x = x};
-    perplexity(run, arm, x, r);
-    divergence(arm, x, r);
-    changes(arm, x, r);
+    size_t n = (size_t)r->n;
+    quality_series x = {cli_alloc(2 * n, sizeof *x.x), cli_alloc(n, sizeof *x.block), r->n};
+    collector c = {.run = run, .arm = arm, .kld = {x.x, x.block, 0}, .same = {x.x + n, x.block, 0}};
     by_depth(&c, r);
     by_text(&c, r);
+    for (int64_t i = 0; i < r->n; i++) x.block[i] = block_of(run, i);
+    perplexity(run, arm, &x, r);
+    divergence(arm, &x, r);
+    changes(arm, &x, r);
     worst(run, arm, r);
     against_floor(run, arm, x, r);
-    free(x);
+    free(x.x);
+    free(x.block);
+}
+
+quality_interval quality_difference(const quality_run *run, const quality_arm *a, const quality_arm *b, double confidence,
+                                    uint64_t seed)
+{
+    int64_t n = a->n_points < b->n_points ? a->n_points : b->n_points;
+    quality_series x = {cli_alloc((size_t)n + 1, sizeof *x.x), cli_alloc((size_t)n + 1, sizeof *x.block), n};
+    for (int64_t i = 0; i < n; i++) x.x[i] = a->point[i].kld - b->point[i].kld, x.block[i] = block_of(run, i);
+    quality_interval interval = quality_bootstrap(&x, confidence, seed);
+    free(x.x);
+    free(x.block);
+    return interval;
+}
+
+int64_t quality_block_sums(const quality_run *run, const quality_arm *arm, double *sum)
+{
+    int64_t b = -1;
+    for (int64_t i = 0; i < arm->n_points; i++) {
+        if (i == 0 || block_of(run, i) != block_of(run, i - 1)) sum[++b] = 0;
+        sum[b] += arm->point[i].kld;
+    }
+    return b + 1;
 }
 
 /* ---- text ------------------------------------------------------------------------------------------------------------------ */

@@ -64,11 +64,45 @@ quality_mean quality_mean_of(const double *x, int64_t n)
     return (quality_mean){mean, n > 1 ? sqrt(squares / (double)(n - 1) / (double)n) : NAN};
 }
 
-quality_mean quality_share_of(int64_t hits, int64_t n)
+/* ---- blocks --------------------------------------------------------------------------------------------------------------- */
+
+int64_t quality_blocks_of(const quality_series *s)
 {
-    if (n < 1) return (quality_mean){NAN, NAN};
-    double p = (double)hits / (double)n;
-    return (quality_mean){p, n > 1 ? sqrt(p * (1 - p) / (double)(n - 1)) : NAN};
+    int64_t blocks = s->n > 0;
+    for (int64_t i = 1; i < s->n; i++) blocks += s->block[i] != s->block[i - 1];
+    return blocks;
+}
+
+/* Sums and lengths, of as many blocks as there are. */
+static int64_t add_up(const quality_series *s, double *sum, double *length)
+{
+    int64_t b = -1;
+    for (int64_t i = 0; i < s->n; i++) {
+        if (i == 0 || s->block[i] != s->block[i - 1]) sum[++b] = 0, length[b] = 0;
+        sum[b] += s->x[i];
+        length[b] += 1;
+    }
+    return b + 1;
+}
+
+quality_mean quality_blocked(const quality_series *s)
+{
+    if (s->n < 1) return (quality_mean){NAN, NAN};
+    double *sum = cli_alloc(2 * (size_t)s->n, sizeof *sum), *length = sum + s->n, total = 0, squares = 0;
+    int64_t blocks = add_up(s, sum, length);
+    for (int64_t b = 0; b < blocks; b++) total += sum[b];
+    double mean = total / (double)s->n, n = (double)s->n, many = (double)blocks;
+    for (int64_t b = 0; b < blocks; b++) squares += (sum[b] - mean * length[b]) * (sum[b] - mean * length[b]);
+    free(sum);
+    return (quality_mean){mean, blocks > 1 ? sqrt(many / (many - 1) * squares) / n : NAN};
+}
+
+quality_mean quality_share_of(const quality_series *s)
+{
+    quality_mean m = quality_blocked(s);
+    double n = (double)s->n, p = m.mean;
+    m.error = fmax(m.error, sqrt(p * (1 - p) / n + 0.25 / (n * n)) / (1 + 1 / n));
+    return m;
 }
 
 quality_mean quality_exp_of(quality_mean m)
@@ -88,19 +122,13 @@ double quality_percentile(const double *sorted, int64_t n, double share)
     return sorted[i] + (at - (double)i) * (sorted[i + 1] - sorted[i]);
 }
 
-/* ---- differences ---------------------------------------------------------------------------------------------------------- */
-
-/* Sums and lengths of the blocks; the last one may be short. */
-static int64_t make_blocks(const double *a, const double *b, int64_t n, int64_t block, double *sum, double *length)
+double quality_percentile_known(const double *sorted, int64_t n, double share)
 {
-    int64_t blocks = (n + block - 1) / block;
-    for (int64_t i = 0; i < blocks; i++) sum[i] = length[i] = 0;
-    for (int64_t i = 0; i < n; i++) {
-        sum[i / block] += a[i] - b[i];
-        length[i / block] += 1;
-    }
-    return blocks;
+    static const double beyond = 5;
+    return (double)n * fmin(share, 1 - share) >= beyond * (1 - 1e-9) ? quality_percentile(sorted, n, share) : NAN;
 }
+
+/* ---- bootstrap ------------------------------------------------------------------------------------------------------------ */
 
 static double resample(const double *sum, const double *length, int64_t blocks, uint64_t *state)
 {
@@ -113,20 +141,18 @@ static double resample(const double *sum, const double *length, int64_t blocks, 
     return total / count;
 }
 
-quality_interval quality_paired(const double *a, const double *b, int64_t n, int64_t block, double confidence, uint64_t seed)
+quality_interval quality_bootstrap(const quality_series *s, double confidence, uint64_t seed)
 {
     quality_interval result = {NAN, NAN, NAN};
-    if (n < 1) return result;
-    double *sum = cli_alloc((size_t)n, sizeof *sum), *length = cli_alloc((size_t)n, sizeof *length);
-    double *mean = cli_alloc(RESAMPLES, sizeof *mean), total = 0;
-    int64_t blocks = make_blocks(a, b, n, block, sum, length);
-    for (int64_t i = 0; i < blocks; i++) total += sum[i];
+    if (s->n < 1) return result;
+    double *sum = cli_alloc(2 * (size_t)s->n, sizeof *sum), *length = sum + s->n;
+    double *mean = cli_alloc(RESAMPLES, sizeof *mean);
+    int64_t blocks = add_up(s, sum, length);
     for (int i = 0; i < RESAMPLES; i++) mean[i] = resample(sum, length, blocks, &seed);
     measure_sort(mean, RESAMPLES);
-    result = (quality_interval){total / (double)n, quality_percentile(mean, RESAMPLES, (1 - confidence) / 2),
+    result = (quality_interval){quality_blocked(s).mean, quality_percentile(mean, RESAMPLES, (1 - confidence) / 2),
                                 quality_percentile(mean, RESAMPLES, (1 + confidence) / 2)};
     free(sum);
-    free(length);
     free(mean);
     return result;
 }

@@ -40,19 +40,35 @@ typedef struct quality_mean {
 } quality_mean;
 
 quality_mean quality_mean_of(const double *x, int64_t n);
-/* Of a share: error sqrt(p (1 - p) / (n - 1)). */
-quality_mean quality_share_of(int64_t hits, int64_t n);
+
+/* Values that belong to runs of neighbours, as what one context does to a token it often does to the next: block[i] is the number of
+ * the run, and equal numbers follow each other. */
+typedef struct quality_series {
+    double *x;      /* [n] */
+    int64_t *block; /* [n] */
+    int64_t n;
+} quality_series;
+int64_t quality_blocks_of(const quality_series *s);
+
+/* The mean, its error from the sums of the blocks, of whatever length (the ratio estimator; Cochran, Sampling Techniques, 1977, 6.3):
+ * sqrt(B / (B - 1) sum (s_b - mean l_b)^2) / n. NaN for less than two blocks. */
+quality_mean quality_blocked(const quality_series *s);
+
+/* The same of a share, values 0 and 1. Never less than half of Wilson's interval (1927) of one standard error, which is not 0 where
+ * all are hits. */
+quality_mean quality_share_of(const quality_series *s);
 /* exp of a mean, its error by the delta method: perplexity from log-likelihoods, a ratio of perplexities from differences. */
 quality_mean quality_exp_of(quality_mean m);
 
 /* Of sorted values, 0 <= share <= 1: linear between the two nearest. NaN when n is 0. */
 double quality_percentile(const double *sorted, int64_t n, double share);
+/* The same, but NaN where fewer than five values are expected beyond it: 10 values for the median, 500 for 99 %, 5,000 for 99.9 %. */
+double quality_percentile_known(const double *sorted, int64_t n, double share);
 
-/* The interval that holds the mean of a[i] - b[i] with that confidence: percentile bootstrap over runs of `block` neighbouring
- * positions, as what one context does to a token it often does to the next. Same seed, same interval. */
+/* The interval that holds the mean with that confidence: percentile bootstrap over the blocks. Same seed, same interval. */
 typedef struct quality_interval {
     double mean, low, high;
 } quality_interval;
-quality_interval quality_paired(const double *a, const double *b, int64_t n, int64_t block, double confidence, uint64_t seed);
+quality_interval quality_bootstrap(const quality_series *s, double confidence, uint64_t seed);
 
 #endif

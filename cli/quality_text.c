@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * The text of `kvfold quality`: bytes, checked; then tokens, cut into chunks of one context. */
+#include "measure.h"
 #include "quality.h"
 #include "tokens.h"
 
@@ -41,9 +42,10 @@ static size_t broken_end(const char *p, size_t n)
     return 0;
 }
 
-static int cut(const char *path, long long first, long long bytes, cli_text *t)
+/* *first moves to the first whole character. */
+static int cut(const char *path, long long *at, long long bytes, cli_text *t)
 {
-    long long length = (long long)t->length;
+    long long length = (long long)t->length, first = *at;
     if (first > length || bytes > length - first) {
         cli_error("--slice: '%s' has %lld bytes, and %lld from byte %lld on are asked for", path, length, bytes, first);
         return CLI_CANNOT;
@@ -53,6 +55,7 @@ static int cut(const char *path, long long first, long long bytes, cli_text *t)
     memmove(t->data, t->data + start, n);
     t->length = n - broken_end(t->data, n);
     t->data[t->length] = '\0';
+    *at = first + (long long)start;
     return CLI_GO;
 }
 
@@ -82,9 +85,11 @@ int quality_read(quality_input *in, cli_text *raw, const quality_settings *set)
     for (int i = 0; code == CLI_GO && i < set->files.n; i++) {
         const char *path = set->files.item[i];
         code = cli_read_file(path, &raw[i]);
-        if (code == CLI_GO && bytes >= 0 && raw[i].length > 0) code = cut(path, first, bytes, &raw[i]);
+        long long at = first;
+        if (code == CLI_GO && bytes >= 0 && raw[i].length > 0) code = cut(path, &at, bytes, &raw[i]);
         if (code == CLI_GO) code = check_text(path, &raw[i]);
-        in->text[i] = (quality_text){.name = path, .first = first, .bytes = (int64_t)raw[i].length};
+        in->text[i] = (quality_text){.name = path, .first = at, .bytes = (int64_t)raw[i].length};
+        if (raw[i].length > 0) in->text[i].hash = measure_digest(raw[i].data, raw[i].length);
         in->n_texts = i + 1;
     }
     return code;

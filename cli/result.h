@@ -53,11 +53,23 @@ typedef struct result_table {
     const char *last;
 } result_table;
 
+/* Further lists of a result, each with a table of its own below that of the run; the last one has key NULL. */
+typedef struct result_more {
+    const char *key, *head;
+    const result_column *column;
+} result_more;
+extern const result_more result_mores[];
+
 /* How this program was called, for `command`. Called once by main. */
 void result_command(int argc, char **argv);
 
 /* A result without runs and rows. Everything random in it comes from that seed. */
 struct json_t *result_new(const char *kind, uint64_t seed);
+/* A hash as 16 hexadecimal digits. */
+struct json_t *result_hash_json(uint64_t hash);
+/* Of a file's size and of pieces of 64 KiB at its start and spread over the rest: enough to tell two models apart, and quick. 0 when it
+ * cannot be read. */
+uint64_t result_hash_of_file(const char *path);
 /* The instruction set that was asked for, NULL: the best present, which is there already. */
 void result_set_cpu(struct json_t *result, const char *cpu);
 /* Adds a run; takes `run`, borrows the title. Returns its number, to be given to the rows. */
@@ -92,6 +104,9 @@ bool result_is_empty(const struct json_t *rows, size_t run, const result_column 
 bool result_is_words(const result_column *c);
 /* One cell as text. */
 void result_cell(const struct json_t *row, const result_column *c, char *text, size_t size);
+/* Appends what a reader must know of the whole result, a line each: that it was interrupted, that rows rest on different numbers of
+ * samples, doubts, what was refused. */
+void result_remarks(const struct json_t *result, cli_text *lines);
 /* Appends the result as table, Markdown or CSV. */
 void result_text(const struct json_t *result, const result_table *table, cli_text *to);
 void result_markdown(const struct json_t *result, const result_table *table, cli_text *to);

@@ -14,6 +14,7 @@ static const struct {
 } numbers[] = {
     {"bits_code", "bits_code", NULL},
     {"bits_per_value", "bits_per_value", NULL},
+    {"with_host", "with_host", NULL},
     {"positions", "positions", NULL},
     {"ppl", "ppl", "mean"},
     {"ppl_error", "ppl", "error"},
@@ -74,6 +75,16 @@ static void add_written(json_t *row, json_t *generation)
         set_text(row, key, "%.0f of %.0f", result_real(check, "passed"), result_real(check, "asked"));
 }
 
+/* What says which cache it is, and what compares it with the same blocks of another run. */
+static void copy(json_t *row, const json_t *arm)
+{
+    static const char *const keys[] = {"evict", "layers", "calibration", "batch", "kld_blocks", "complete"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        json_t *value = json_object_get(arm, keys[i]);
+        if (value) json_object_set(row, keys[i], value);
+    }
+}
+
 static json_t *row_of(const json_t *arm)
 {
     json_t *row = json_object();
@@ -82,12 +93,57 @@ static json_t *row_of(const json_t *arm)
     json_object_set(row, "libllama", json_object_get(arm, "libllama"));
     json_object_set(row, "k", json_object_get(arm, "k"));
     json_object_set(row, "v", json_object_get(arm, "v"));
+    copy(row, arm);
     add_exact(row, arm);
     add_numbers(row, arm);
     add_written(row, json_object_get(arm, "generation"));
-    if (failure[0]) set_text(row, "remark", "cannot be measured: %s", failure);
+    if (failure[0])
+        set_text(row, "remark", "%s: %s", result_real(arm, "positions") > 0 ? "failed later" : "cannot be measured", failure);
     if (json_is_true(json_object_get(arm, "at_floor"))) set_text(row, "remark", "at the floor");
     return row;
+}
+
+/* ---- parts of an arm: by depth, by text, its worst positions ---------------------------------------------------------------- */
+
+static void add_part(json_t *o, int run, const json_t *arm, const json_t *part, const char *what)
+{
+    json_t *row = json_object(), *kld = json_object_get(part, "kld"), *same = json_object_get(part, "same_top");
+    json_object_set_new(row, "name", json_string(result_string(arm, "name")));
+    json_object_set_new(row, "run", json_integer(run));
+    json_object_set_new(row, "part", cli_json_text(what));
+    json_object_set(row, "positions", json_object_get(part, "positions"));
+    json_object_set(row, "kld_mean", json_object_get(kld, "mean"));
+    json_object_set(row, "kld_error", json_object_get(kld, "error"));
+    json_object_set(row, "same_top", json_object_get(same, "mean"));
+    json_object_set(row, "same_top_error", json_object_get(same, "error"));
+    json_array_append_new(json_object_get(o, "parts"), row);
+}
+
+static void add_parts(json_t *o, int run, const json_t *arm)
+{
+    char what[300];
+    size_t i;
+    json_t *part, *texts = json_object_get(arm, "texts");
+    json_array_foreach(json_object_get(arm, "depth"), i, part)
+    {
+        snprintf(what, sizeof what, "positions %.0f to %.0f", result_real(part, "from"), result_real(part, "to"));
+        add_part(o, run, arm, part, what);
+    }
+    if (json_array_size(texts) < 2) return;
+    json_array_foreach(texts, i, part) add_part(o, run, arm, part, cli_file_name(result_string(part, "file")));
+}
+
+static void add_worst(json_t *o, int run, const json_t *arm)
+{
+    size_t i;
+    json_t *position;
+    json_array_foreach(json_object_get(arm, "worst"), i, position)
+    {
+        json_t *row = json_copy(position);
+        json_object_set_new(row, "name", json_string(result_string(arm, "name")));
+        json_object_set_new(row, "run", json_integer(run));
+        json_array_append_new(json_object_get(o, "worst"), row);
+    }
 }
 
 /* ---- the run --------------------------------------------------------------------------------------------------------------- */
@@ -111,8 +167,8 @@ static void add_notes(json_t *run, const json_t *o)
         result_add_note(run, "libllama's f16 cache: perplexity %.4f ± %.4f; in an ordinary prefill %.4f",
                         result_real(ppl, "mean"), result_real(ppl, "error"), result_real(prefill, "mean"));
     if (floor)
-        result_add_note(run, "floor, the same cache filled by other batches: KLD %.2e ± %.1e", result_real(floor, "mean"),
-                        result_real(floor, "error"));
+        result_add_note(run, "floor, libllama's own difference between batch sizes with that cache: KLD %.2e ± %.1e",
+                        result_real(floor, "mean"), result_real(floor, "error"));
     if (json_is_true(json_object_get(o, "seal_each")))
         result_add_note(run, "no window: queries see even their own batch coded (--seal-each)");
 }
@@ -124,6 +180,12 @@ static json_t *run_of(const json_t *o, const char *model, const char *texts)
     json_object_set_new(run, "model", cli_json_text(model));
     json_object_set_new(run, "texts", cli_json_text(texts));
     for (size_t i = 0; i < sizeof same / sizeof *same; i++) json_object_set(run, same[i], json_object_get(o, same[i]));
+    json_t *hash = json_object_get(json_object_get(o, "model"), "hash"), *hashes = json_array(), *text;
+    size_t i;
+    json_array_foreach(json_object_get(o, "texts"), i, text) if (json_object_get(text, "hash"))
+        json_array_append(hashes, json_object_get(text, "hash"));
+    if (hash) json_object_set(run, "model_hash", hash);
+    json_object_set_new(run, "text_hashes", hashes);
     return run;
 }
 
@@ -139,7 +201,14 @@ void result_add_quality(json_t *o)
                     json_is_true(json_object_get(o, "seal_each")) ? ", no window" : "");
     int number = result_add_run(o, run, title.data);
     add_notes(run, o);
-    json_array_foreach(json_object_get(o, "arms"), i, arm) result_add_row(o, number, row_of(arm));
+    json_object_set_new(o, "parts", json_array());
+    json_object_set_new(o, "worst", json_array());
+    json_array_foreach(json_object_get(o, "arms"), i, arm)
+    {
+        result_add_row(o, number, row_of(arm));
+        add_parts(o, number, arm);
+        add_worst(o, number, arm);
+    }
     cli_text_free(&title);
     cli_text_free(&texts);
 }

@@ -80,14 +80,20 @@ static const result_column quality[] = {
     {"exact", "S/R", RESULT_TEXT, 0},
     {"bits_code", "bits", RESULT_NUMBER, 3},
     {"bits_per_value", "all-in", RESULT_NUMBER, 3},
+    {"with_host", "with host", RESULT_NUMBER, 3},
+    {"positions", "n", RESULT_NUMBER, 0},
+    {"ppl", "PPL", RESULT_NUMBER, 4},
+    {"ppl_error", "±", RESULT_NUMBER, 4},
     {"ppl_ratio", "PPL ratio", RESULT_NUMBER, 4},
     {"ppl_ratio_error", "±", RESULT_NUMBER, 4},
     {"kld_mean", "KLD mean", RESULT_TINY, 2},
     {"kld_error", "±", RESULT_TINY, 1},
     {"kld_median", "median", RESULT_TINY, 1},
     {"kld_p99", "99 %", RESULT_TINY, 1},
+    {"kld_p99_9", "99.9 %", RESULT_TINY, 1},
     {"kld_max", "max", RESULT_TINY, 1},
     {"same_top", "same top", RESULT_PERCENT, 1},
+    {"same_top_error", "±", RESULT_PERCENT, 1},
     {"same_tokens", "same text", RESULT_TEXT, 0},
     {"recall", "facts", RESULT_TEXT, 0},
     {"arithmetic", "sums", RESULT_TEXT, 0},
@@ -95,6 +101,29 @@ static const result_column quality[] = {
     {"remark", "", RESULT_TEXT, 0},
     {0},
 };
+
+static const result_column parts[] = {{"name", "K/V", RESULT_TEXT, 0},
+                                      {"part", "part", RESULT_TEXT, 0},
+                                      {"positions", "n", RESULT_NUMBER, 0},
+                                      {"kld_mean", "KLD mean", RESULT_TINY, 2},
+                                      {"kld_error", "±", RESULT_TINY, 1},
+                                      {"same_top", "same top", RESULT_PERCENT, 1},
+                                      {"same_top_error", "±", RESULT_PERCENT, 1},
+                                      {0}};
+
+static const result_column worst[] = {{"name", "K/V", RESULT_TEXT, 0},
+                                      {"chunk", "chunk", RESULT_NUMBER, 0},
+                                      {"position", "position", RESULT_NUMBER, 0},
+                                      {"kld", "KLD", RESULT_TINY, 1},
+                                      {"text", "text before", RESULT_TEXT, 0},
+                                      {"next", "next", RESULT_TEXT, 0},
+                                      {"p_reference", "p", RESULT_NUMBER, 3},
+                                      {"p", "p then", RESULT_NUMBER, 3},
+                                      {"top_reference", "likeliest", RESULT_TEXT, 0},
+                                      {"top", "likeliest then", RESULT_TEXT, 0},
+                                      {0}};
+
+const result_more result_mores[] = {{"parts", "By depth and text", parts}, {"worst", "Worst positions", worst}, {0}};
 
 static const result_column sensitivity[] = {
     {"name", "side", RESULT_TEXT, 0}, {"layer", "layer", RESULT_NUMBER, 0}, {"kld_mean", "KLD mean", RESULT_TINY, 1}, {0}};
@@ -105,9 +134,14 @@ static const result_column needle[] = {
 
 static const result_table tables[] = {
     {"quality", quality,
-     "S/R: first and newest tokens that stay exact. bits: of the codes; all-in: of the whole cache at this context. KLD: "
-     "divergence\n"
-     "of the next-token distribution from libllama's f16 cache, in nats; PPL ratio: to its perplexity. ±: one standard error."},
+     "S/R: first and newest tokens that stay exact. bits: of the codes; all-in: of the folded cache at this context; with host: "
+     "and "
+     "the\n"
+     "cells that libllama keeps beside it. n: positions. KLD: divergence of the next-token distribution from libllama's f16 "
+     "cache, in\n"
+     "nats; PPL ratio: to its perplexity. ±: one standard error, of runs of 8 neighbours. at the floor: no more than libllama's "
+     "own\n"
+     "difference between batch sizes."},
     {"sensitivity", sensitivity, NULL},
     {"needle", needle, NULL},
     {"attend", attend,

@@ -85,7 +85,7 @@ bool result_is_empty(const json_t *rows, size_t run, const result_column *c)
 enum { COLUMNS = 24 };
 
 typedef struct sheet {
-    const result_table *table;
+    const result_column *column;
     int width[COLUMNS], n; /* 0: nothing in it */
 } sheet;
 
@@ -101,8 +101,8 @@ static void find_widths(sheet *s, const json_t *rows, size_t run)
     size_t i;
     json_t *row;
     char text[RESULT_CELL];
-    for (s->n = 0; s->n < COLUMNS && s->table->column[s->n].key; s->n++) {
-        const result_column *c = &s->table->column[s->n];
+    for (s->n = 0; s->n < COLUMNS && s->column[s->n].key; s->n++) {
+        const result_column *c = &s->column[s->n];
         s->width[s->n] = result_is_empty(rows, run, c) ? 0 : columns_of(c->head);
         if (s->width[s->n] == 0) continue;
         json_array_foreach(rows, i, row)
@@ -118,10 +118,11 @@ static void add_line(cli_text *to, const sheet *s, const json_t *row, bool markd
 {
     char text[RESULT_CELL];
     for (int i = 0; i < s->n; i++) {
-        const result_column *c = &s->table->column[i];
+        const result_column *c = &s->column[i];
         if (s->width[i] == 0) continue;
         snprintf(text, sizeof text, "%s", c->head);
         if (row) result_cell(row, c, text, sizeof text);
+        for (char *bar = text; markdown && (bar = strchr(bar, '|')) != NULL;) *bar = '/'; /* would end the cell */
         int blanks = s->width[i] - columns_of(text), words = result_is_words(c);
         cli_text_format(to, "%s%*s%s%*s%s", markdown ? "| " : "", words ? 0 : blanks, "", text, words ? blanks : 0, "",
                         markdown ? " " : "  ");
@@ -133,39 +134,94 @@ static void add_line(cli_text *to, const sheet *s, const json_t *row, bool markd
 static void add_rule(cli_text *to, const sheet *s)
 {
     for (int i = 0; i < s->n; i++)
-        if (s->width[i]) cli_text_format(to, "%s", result_is_words(&s->table->column[i]) ? "|---" : "|--:");
+        if (s->width[i]) cli_text_format(to, "%s", result_is_words(&s->column[i]) ? "|---" : "|--:");
     cli_text_format(to, "|\n");
 }
 
-static void add_run(cli_text *to, sheet *s, const json_t *result, size_t run, bool markdown)
+static void add_table(cli_text *to, sheet *s, const json_t *rows, size_t run, bool markdown)
 {
     size_t i;
-    const json_t *rows = json_object_get(result, "rows"), *o = json_array_get(json_object_get(result, "runs"), run);
-    json_t *note, *row;
-    cli_text_format(to, "\n%s%s\n%s", markdown ? "### " : "", result_string(o, "title"), markdown ? "\n" : "");
-    json_array_foreach(json_object_get(o, "notes"), i, note)
-        cli_text_format(to, "%s%s\n", markdown ? "- " : "", json_string_value(note));
-    cli_text_add(to, "\n", 1);
+    json_t *row;
     find_widths(s, rows, run);
     add_line(to, s, NULL, markdown);
     if (markdown) add_rule(to, s);
     json_array_foreach(rows, i, row) if (result_of_run(row, run)) add_line(to, s, row, markdown);
 }
 
-static void add_doubts(cli_text *to, const json_t *result, bool markdown)
+static bool has_rows(const json_t *rows, size_t run)
 {
     size_t i;
     json_t *row;
+    json_array_foreach(rows, i, row) if (result_of_run(row, run)) return true;
+    return false;
+}
+
+static void add_run(cli_text *to, sheet *s, const json_t *result, size_t run, bool markdown)
+{
+    size_t i;
+    const json_t *o = json_array_get(json_object_get(result, "runs"), run);
+    json_t *note;
+    cli_text_format(to, "\n%s%s\n%s", markdown ? "### " : "", result_string(o, "title"), markdown ? "\n" : "");
+    json_array_foreach(json_object_get(o, "notes"), i, note)
+        cli_text_format(to, "%s%s\n", markdown ? "- " : "", json_string_value(note));
+    cli_text_add(to, "\n", 1);
+    add_table(to, s, json_object_get(result, "rows"), run, markdown);
+    for (const result_more *m = result_mores; m->key; m++) {
+        sheet more = {.column = m->column};
+        const json_t *rows = json_object_get(result, m->key);
+        if (!has_rows(rows, run)) continue;
+        cli_text_format(to, "\n%s%s\n\n", markdown ? "#### " : "", m->head);
+        add_table(to, &more, rows, run, markdown);
+    }
+}
+
+/* Do rows of one run rest on the same number of samples, or positions? */
+static bool is_uneven(const json_t *result, const char *key)
+{
+    size_t i, k;
+    json_t *a, *b, *rows = json_object_get(result, "rows");
+    json_array_foreach(rows, i, a) json_array_foreach(rows, k, b)
+    {
+        if (json_object_get(a, "run") && !json_equal(json_object_get(a, "run"), json_object_get(b, "run"))) continue;
+        if (json_is_number(json_object_get(a, key)) && json_is_number(json_object_get(b, key)) &&
+            result_real(a, key) != result_real(b, key))
+            return true;
+    }
+    return false;
+}
+
+void result_remarks(const json_t *result, cli_text *to)
+{
+    size_t i;
+    json_t *row, *sentence;
+    if (json_is_true(json_object_get(result, "interrupted"))) cli_text_format(to, "Interrupted: this is not all.\n");
+    if (is_uneven(result, "positions") || is_uneven(result, "samples"))
+        cli_text_format(to, "Uneven: rows of one table rest on different numbers of positions or samples.\n");
     json_array_foreach(json_object_get(result, "rows"), i, row)
     {
-        const char *doubts = result_string(row, "doubts");
-        if (doubts[0]) cli_text_format(to, "%sDOUBTFUL %s: %s\n", markdown ? "- " : "", result_string(row, "name"), doubts);
+        const json_t *run =
+            json_array_get(json_object_get(result, "runs"), (size_t)json_integer_value(json_object_get(row, "run")));
+        if (result_string(row, "doubts")[0])
+            cli_text_format(to, "DOUBTFUL %s (%s): %s\n", result_string(row, "name"), result_string(run, "title"),
+                            result_string(row, "doubts"));
     }
+    json_array_foreach(json_object_get(result, "refused"), i, sentence)
+        cli_text_format(to, "Refused: %s\n", json_string_value(sentence));
+}
+
+static void add_remarks(cli_text *to, const json_t *result, bool markdown)
+{
+    cli_text lines = {0};
+    result_remarks(result, &lines);
+    for (const char *line = lines.data; line && *line; line = strchr(line, '\n') + 1)
+        cli_text_format(to, "%s%.*s\n", markdown ? "- " : "", (int)strcspn(line, "\n"), line);
+    if (markdown && lines.length) cli_text_add(to, "\n", 1);
+    cli_text_free(&lines);
 }
 
 static void add_all(const json_t *result, const result_table *table, cli_text *to, bool markdown)
 {
-    sheet s = {.table = table};
+    sheet s = {.column = table->column};
     const json_t *m = json_object_get(result, "machine");
     if (markdown) cli_text_format(to, "`%s`, %s\n\n", result_string(result, "command"), result_string(result, "date"));
     cli_text_format(to, "%s, %.0f processors, last-level cache %s\n", result_string(m, "processor"), result_real(m, "processors"),
@@ -174,9 +230,8 @@ static void add_all(const json_t *result, const result_table *table, cli_text *t
                     result_string(m, "cpu"), result_string(m, "libllama"), result_string(m, "ggml"));
     for (size_t run = 0; run < json_array_size(json_object_get(result, "runs")); run++) add_run(to, &s, result, run, markdown);
     cli_text_add(to, "\n", 1);
-    add_doubts(to, result, markdown);
+    add_remarks(to, result, markdown);
     if (table->last) cli_text_format(to, "%s\n", table->last);
-    if (json_is_true(json_object_get(result, "interrupted"))) cli_text_format(to, "Interrupted: this is not all.\n");
 }
 
 void result_text(const json_t *result, const result_table *table, cli_text *to)

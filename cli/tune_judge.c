@@ -50,12 +50,9 @@ static bool uniform(const tuner *t, int more, char *kv, size_t size)
     return false;
 }
 
-static void say_gain(const tuner *t, json_t *run, const quality_arm *tuned, const quality_arm *even)
+static void say_gain(const tuner *t, const quality_run *q, json_t *run, const quality_arm *tuned, const quality_arm *even)
 {
-    const int64_t n = tuned->n_points < even->n_points ? tuned->n_points : even->n_points;
-    double *a = cli_alloc((size_t)n + 1, sizeof *a), *b = cli_alloc((size_t)n + 1, sizeof *b);
-    for (int64_t i = 0; i < n; i++) a[i] = even->point[i].kld, b[i] = tuned->point[i].kld;
-    const quality_interval gain = quality_paired(a, b, n, 8, 0.99, (uint64_t)t->set->seed);
+    const quality_interval gain = quality_difference(q, even, tuned, 0.99, (uint64_t)t->set->seed);
     const double mean = tune_loss_of(even);
     result_add_note(
         run,
@@ -67,7 +64,6 @@ static void say_gain(const tuner *t, json_t *run, const quality_arm *tuned, cons
     json_array_append_new(gains, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f}", "rule", tuned->name, "uniform", even->name,
                                            "kld", tune_loss_of(tuned), "kld_uniform", mean, "gain", gain.mean / mean, "low",
                                            gain.low / mean, "bits", tuned->bits_code, "bits_uniform", even->bits_code));
-    free(a), free(b);
 }
 
 /* Both rules, and the same bits everywhere: as the target says, and with one more for keys and one less for values. */
@@ -92,7 +88,7 @@ int tune_judge(tuner *t, json_t *result_run)
     }
     if (code == CLI_GO) code = tune_run_arms(t, &run, (int)t->set->chunks, (int)t->set->held_out);
     for (int i = 0; i < tuned && code == CLI_GO; i++)
-        for (int j = tuned; j < run.n_arms; j++) say_gain(t, result_run, &run.arm[i], &run.arm[j]);
+        for (int j = tuned; j < run.n_arms; j++) say_gain(t, &run, result_run, &run.arm[i], &run.arm[j]);
     tune_free_arms(&run);
     for (int i = 0; i < 2; i++) cli_text_free(&lines[i]);
     return code;

@@ -214,7 +214,7 @@ static const cli_syntax syntax = {
     .usage = "-m FILE -o FILE [--type f32|bf16]",
     .about = "Expands the quantised and half-precision weights of a model. Integer weights make libllama round activations to 8 "
              "bits,\n"
-             "which amplifies any change in the cache: kvfold quality then reads a floor of about 0.005 where f32 weights read "
+             "which amplifies any change in the cache: of an exact cache kvfold quality then reads 0.005 where f32 weights read "
              "0.0000005.",
     .options = options,
 };

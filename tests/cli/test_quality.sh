@@ -51,6 +51,20 @@ holds quality_generate_failure_code test "$rc" -eq 2
 holds quality_generate_failure_said grep -q "generate: the reference cannot write.*more than 1400 tokens" "$work/err"
 json quality_generate_failure_rest 'o["arms"][0]["positions"] == 64 and "generation" not in o["arms"][0]'
 
+# A slice that begins and ends within a character: what was read is recorded, in whole ones.
+python3 -c 'print("é" * 300)' >"$work/accents"
+kv quality -m "$work/bytes.gguf" -t 1 -f "$work/accents" --slice 1:202 -c 64 --score 8 --floor 0 --kv q8_0/q8_0 --json
+json quality_slice_recorded '[(t["first"], t["bytes"]) for t in o["texts"]] == [(2, 200)] and " 2:200" in o["runs"][0]["title"]'
+# Too few positions for a verdict, and windows that are no multiple of 64.
+kv quality -m "$work/bytes.gguf" -t 1 -f "$text" -c 256 --score 64 --kv f16/f16 --json
+json quality_few_blocks 'o["arms"][0]["at_floor"] is None and o["floor"]["positions"] == 64'
+kv quality -m "$work/bytes.gguf" -t 1 -f "$text" -c 256 --score 160 --kv f16/f16 --json
+json quality_enough_blocks 'o["arms"][0]["at_floor"] is True'
+kv quality -m "$work/bytes.gguf" -t 1 -f "$text" -c 256 --score 8 --floor 0 --kv f16/f16,window=32
+holds quality_not_faithful grep -q "not decode-faithful where a window is no multiple of 64" "$work/out"
+kv quality -m "$work/bytes.gguf" -t 1 -f "$text" -c 256 --score 8 --floor 0 --kv f16/f16
+holds quality_faithful grep -q "^decode-faithful" "$work/out"
+
 if [ -z "$smollm2" ]; then
     skip quality_with_a_model
     finish

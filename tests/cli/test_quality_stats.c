@@ -144,14 +144,66 @@ static void test_mean(void **state)
     assert_true(isnan(quality_mean_of(x, 1).error));
 }
 
+/* Blocks 0, 0, 1, 1, 1: sums 3 and 15, mean 3.6; deviations 3 - 7.2 and 15 - 10.8. */
+static void test_blocked_by_hand(void **state)
+{
+    (void)state;
+    double x[5] = {1, 2, 4, 5, 6};
+    int64_t block[5] = {0, 0, 1, 1, 1};
+    quality_series s = {x, block, 5};
+    quality_mean m = quality_blocked(&s);
+    assert_int_equal(quality_blocks_of(&s), 2);
+    assert_close(m.mean, 3.6, 1e-15);
+    assert_close(m.error, sqrt(2.0 / 1 * (4.2 * 4.2 + 4.2 * 4.2)) / 5, 1e-14);
+    s.n = 2;
+    assert_true(isnan(quality_blocked(&s).error) && quality_blocked(&s).mean == 1.5);
+    s.n = 0;
+    assert_true(isnan(quality_blocked(&s).mean));
+}
+
+/* Hits and misses, each a block of its own: the error of independent ones; all hits: Wilson's interval, never 0. */
+static quality_mean share(int hits, int n)
+{
+    double x[100];
+    int64_t block[100];
+    for (int i = 0; i < n; i++) x[i] = i < hits, block[i] = i;
+    return quality_share_of(&(quality_series){x, block, n});
+}
+
 static void test_share(void **state)
 {
     (void)state;
-    quality_mean m = quality_share_of(90, 100);
-    assert_close(m.mean, 0.9, 1e-15);
-    assert_close(m.error, sqrt(0.09 / 99), 1e-15);
-    assert_close(quality_share_of(7, 7).error, 0, 0);
-    assert_true(isnan(quality_share_of(0, 0).mean));
+    assert_close(share(90, 100).mean, 0.9, 1e-15);
+    assert_close(share(90, 100).error, sqrt(0.09 / 99), 1e-15);
+    assert_close(share(100, 100).error, 0.5 / 101, 1e-15); /* half of the interval from 100 / 101 to 1 */
+    assert_close(share(0, 100).error, 0.5 / 101, 1e-15);
+    assert_true(isnan(share(0, 0).mean));
+}
+
+/* Of neighbours that are alike, errors of single positions are too small by the root of the block's length. */
+static void test_blocked_error_is_what_means_scatter_by(void **state)
+{
+    (void)state;
+    enum { N = 400, ROUNDS = 300 };
+    static double x[N], mean[ROUNDS];
+    static int64_t block[N];
+    double stated = 0, alone = 0;
+    uint64_t seed = 31;
+    for (int r = 0; r < ROUNDS; r++) {
+        double common = 0;
+        for (int i = 0; i < N; i++) {
+            if (i % 8 == 0) common = normal(&seed);
+            x[i] = common + 0.3 * normal(&seed);
+            block[i] = i / 8;
+        }
+        quality_mean m = quality_blocked(&(quality_series){x, block, N});
+        mean[r] = m.mean;
+        stated += m.error / ROUNDS;
+        alone += quality_mean_of(x, N).error / ROUNDS;
+    }
+    double found = quality_mean_of(mean, ROUNDS).error * sqrt(ROUNDS);
+    assert_close(stated / found, 1, 0.15);
+    assert_true(alone < 0.5 * found);
 }
 
 /* The standard error is what the mean of a sample of that size really scatters by. */
@@ -183,9 +235,25 @@ static void test_percentiles(void **state)
     assert_close(quality_percentile(x, 5, 1), 5, 0);
     assert_close(quality_percentile(x, 1, 0.999), 1, 0);
     assert_true(isnan(quality_percentile(x, 0, 0.5)));
+    static double many[500];
+    assert_true(isnan(quality_percentile_known(many, 499, 0.99)) && quality_percentile_known(many, 500, 0.99) == 0);
+    assert_true(isnan(quality_percentile_known(many, 499, 0.01)) && quality_percentile_known(many, 500, 0.01) == 0);
+    assert_true(isnan(quality_percentile_known(many, 9, 0.5)) && quality_percentile_known(many, 10, 0.5) == 0);
 }
 
 /* ---- differences ---------------------------------------------------------------------------------------------------------- */
+
+static quality_interval paired(const double *a, const double *b, int64_t n, int64_t length, double confidence, uint64_t seed)
+{
+    double *x = malloc((size_t)(n + 1) * sizeof *x);
+    int64_t *block = malloc((size_t)(n + 1) * sizeof *block);
+    assert_true(x && block);
+    for (int64_t i = 0; i < n; i++) x[i] = a[i] - b[i], block[i] = i / length;
+    quality_interval interval = quality_bootstrap(&(quality_series){x, block, n}, confidence, seed);
+    free(x);
+    free(block);
+    return interval;
+}
 
 static void test_bootstrap_is_seeded(void **state)
 {
@@ -194,12 +262,12 @@ static void test_bootstrap_is_seeded(void **state)
     double a[N], b[N];
     uint64_t seed = 17;
     for (int i = 0; i < N; i++) a[i] = normal(&seed), b[i] = normal(&seed);
-    quality_interval x = quality_paired(a, b, N, 8, 0.99, 1), y = quality_paired(a, b, N, 8, 0.99, 1);
-    quality_interval z = quality_paired(a, b, N, 8, 0.99, 2);
+    quality_interval x = paired(a, b, N, 8, 0.99, 1), y = paired(a, b, N, 8, 0.99, 1);
+    quality_interval z = paired(a, b, N, 8, 0.99, 2);
     assert_memory_equal(&x, &y, sizeof x);
     assert_true(x.low != z.low);
     assert_true(x.low < x.mean && x.mean < x.high);
-    assert_true(isnan(quality_paired(a, b, 0, 8, 0.99, 1).mean));
+    assert_true(isnan(paired(a, b, 0, 8, 0.99, 1).mean));
 }
 
 /* Pairing removes what both have in common: a shift of 0.1 is found under a common part that scatters by 10. */
@@ -213,7 +281,7 @@ static void test_bootstrap_is_paired(void **state)
         b[i] = 10 * normal(&seed);
         a[i] = b[i] + 0.1 + 0.2 * normal(&seed);
     }
-    quality_interval x = quality_paired(a, b, N, 8, 0.99, 1);
+    quality_interval x = paired(a, b, N, 8, 0.99, 1);
     assert_true(x.low > 0 && x.high < 0.2);
 }
 
@@ -232,7 +300,7 @@ static int misses(int64_t block)
             a[i] = common + 0.3 * normal(&seed);
             b[i] = 0;
         }
-        quality_interval x = quality_paired(a, b, N, block, 0.99, (uint64_t)r + 1);
+        quality_interval x = paired(a, b, N, block, 0.99, (uint64_t)r + 1);
         missed += x.low > 0 || x.high < 0;
     }
     return missed;
@@ -257,6 +325,8 @@ int main(void)
         cmocka_unit_test(test_not_finite_is_seen),
         cmocka_unit_test(test_mean),
         cmocka_unit_test(test_share),
+        cmocka_unit_test(test_blocked_by_hand),
+        cmocka_unit_test(test_blocked_error_is_what_means_scatter_by),
         cmocka_unit_test(test_error_of_a_known_distribution),
         cmocka_unit_test(test_percentiles),
         cmocka_unit_test(test_bootstrap_is_seeded),

@@ -99,6 +99,43 @@ static void test_tables(void **state)
     json_decref(o);
 }
 
+/* What a reader must not miss: that it is not all, that rows rest on different amounts, doubts with their run, what was refused. */
+static void test_remarks(void **state)
+{
+    (void)state;
+    json_t *o = parse("{\"kind\":\"attend\",\"interrupted\":true,\"runs\":[{\"title\":\"one\"},{\"title\":\"two\"}],"
+                      "\"refused\":[\"x: no\"],\"rows\":[{\"run\":0,\"name\":\"a\",\"samples\":9},{\"run\":0,\"name\":\"b\","
+                      "\"samples\":4},{\"run\":1,\"name\":\"a\",\"samples\":9,\"doubts\":\"odd\"}]}");
+    cli_text t = {0};
+    static const char *const lines[] = {"Interrupted: this is not all.", "Uneven: ", "DOUBTFUL a (two): odd", "Refused: x: no"};
+    for (int markdown = 0; markdown < 2; markdown++) {
+        t.length = 0;
+        (markdown ? result_markdown : result_text)(o, result_table_of("attend"), &t);
+        for (size_t i = 0; i < sizeof lines / sizeof *lines; i++)
+            if (!strstr(t.data, lines[i])) fail_msg("'%s' is not in '%s'", lines[i], t.data);
+    }
+    json_object_set_new(json_array_get(json_object_get(o, "rows"), 1), "run", json_integer(1)); /* other runs may be longer */
+    json_object_set_new(json_array_get(json_object_get(o, "rows"), 1), "samples", json_integer(9));
+    t.length = 0;
+    result_text(o, result_table_of("attend"), &t);
+    assert_null(strstr(t.data, "Uneven"));
+    cli_text_free(&t);
+    json_decref(o);
+}
+
+/* However long: what was measured must be measurable again. */
+static void test_long_command(void **state)
+{
+    (void)state;
+    static char word[9000];
+    memset(word, 'x', sizeof word - 1);
+    char *argv[] = {"kvfold", word};
+    result_command(2, argv);
+    json_t *o = result_new("ops", 7);
+    assert_int_equal(strlen(result_string(o, "command")), 7 + sizeof word - 1);
+    json_decref(o);
+}
+
 static void test_command(void **state)
 {
     (void)state;
@@ -114,8 +151,9 @@ static void test_command(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cells),  cmocka_unit_test(test_ratio_cells), cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_tables), cmocka_unit_test(test_command),
+        cmocka_unit_test(test_cells),        cmocka_unit_test(test_ratio_cells), cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_tables),       cmocka_unit_test(test_command),     cmocka_unit_test(test_remarks),
+        cmocka_unit_test(test_long_command),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
