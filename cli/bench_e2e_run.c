@@ -9,6 +9,7 @@
 #include <gguf.h>
 #include <jansson.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -285,6 +286,7 @@ static void add_first(const e2e_arm *a, const e2e_arm *base, uint64_t seed, json
     if (a->fills == 0 || a->fills != base->fills) return;
     measure_summarise(a->first_ms, a->fills, &s);
     measure_compare(base->first_ms, a->first_ms, a->fills, 0, seed, &ratio);
+    if (a->fills < MEASURE_SAMPLES_MIN) s.noise = NAN; /* as few have no interval */
     json_object_set_new(o, "first_ms", cli_json_real(s.median));
     json_object_set_new(o, "first_ms_min", cli_json_real(s.min));
     json_object_set_new(o, "first_ms_max", cli_json_real(s.max));
@@ -408,6 +410,11 @@ static int new_run(run *r, int phase)
     json_t *o = trial_json(&r->trial);
     json_object_set_new(o, "phase", json_string(PHASE[phase]));
     json_object_set_new(o, "model", cli_json_text(name));
+    json_object_set_new(o, "model_hash", result_hash_json(result_hash_of_file(r->model)));
+    if (set->file)
+        json_object_set_new(o, "text_hash", result_hash_json(result_hash_of_file(set->file)));
+    else
+        json_object_set_new(o, "text_seed", json_integer((json_int_t)set->seed));
     add_depth(r, phase, o);
     json_object_set_new(o, "tokens", json_integer(phase == 0 ? set->predict : set->prompt));
     json_object_set_new(o, "batch", json_integer(set->batch));

@@ -24,6 +24,25 @@ json compare_left_out 'sum("kivi2" in n and "only in A" in n for n in o["runs"][
 json compare_interval 'all(r["ratio_low"] <= r["ratio"] <= r["ratio_high"] for r in o["rows"])'
 json compare_ratio 'all(abs(r["ratio"] * r["ratio_a"] / r["ratio_b"] - 1) < 0.02 for r in o["rows"] if r["ratio_a"] > 0.05)'
 
+kv bench compare "$work/b.json" "$work/a.json" --json
+json compare_only_in_b 'sum("kivi2" in n and "only in B" in n for n in o["runs"][0]["notes"]) == 8'
+sed 's/"pool": [0-9]*/"pool": 77/' "$work/a.json" >"$work/pool.json"
+refuses compare_other_pool 2 "no row in common" bench compare "$work/a.json" "$work/pool.json"
+python3 - "$work/a.json" "$work/part.json" <<'END'
+import json, sys
+o = json.load(open(sys.argv[1]))
+o["interrupted"] = True
+o["rows"][0]["doubts"] = "odd"
+o["rows"][2]["values"] += 1
+o["refused"] = ["x: no"]
+for row in o["rows"]:
+    row["other_load"]["marked"] = 9 if "hadamard" in row["name"] else 0
+json.dump(o, open(sys.argv[2], "w"))
+END
+kv bench compare "$work/a.json" "$work/part.json" --json
+json compare_remarks 'all(any(w in n for n in o["runs"][0]["notes"]) for w in ("B: Interrupted", "B: DOUBTFUL", "B: Refused: x: no", "not compared, as \x27values\x27 differs"))'
+json compare_busy '[r["verdict"] for r in o["rows"] if r["name"] == "hadamard"] == ["busy machine"]'
+
 # A result in which one row became twice as fast: found, and nothing else.
 python3 - "$work/a.json" "$work/faster.json" <<'END'
 import json, sys
@@ -31,6 +50,7 @@ o = json.load(open(sys.argv[1]))
 o["machine"]["processor"] = "another"
 for row in o["rows"]:
     row["noise_floor"] = 0.01
+    row["other_load"]["marked"] = 0
     row["us"] = [100 + i / 10 for i in range(9)]
 json.dump(o, open(sys.argv[1], "w"))
 for row in o["rows"]:
