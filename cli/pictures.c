@@ -5,24 +5,33 @@
 
 #include <jansson.h>
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- finding the picture that a row belongs to ---------------------------------------------------------------------------- */
 
-/* A picture is known by its title. */
+/* A picture is known by its title, within one result: figures of two results are of two machines or days, and never meet. The title of
+ * a second one says so. */
 static plot *picture(pictures *p, const char *stem, const char *title, const char *x, const char *y)
 {
-    int same = 0;
+    int files = 0, titles = 0;
+    size_t n = strlen(title);
     for (int i = 0; i < p->n; i++) {
-        if (strcmp(p->plot[i].title, title) == 0) return &p->plot[i];
-        same += strncmp(p->plot[i].file, stem, strlen(stem)) == 0;
+        bool same = strncmp(p->plot[i].title, title, n) == 0 &&
+                    (!p->plot[i].title[n] || strncmp(p->plot[i].title + n, " (result ", 9) == 0);
+        if (same && i >= p->first) return &p->plot[i];
+        titles += same;
+        files += strncmp(p->plot[i].file, stem, strlen(stem)) == 0;
     }
     if (p->n == PICTURES_MOST) return NULL;
     plot *one = &p->plot[p->n++];
     *one = (plot){0};
-    snprintf(one->file, sizeof one->file, "%s-%d", stem, same + 1);
-    snprintf(one->title, sizeof one->title, "%s", title);
+    snprintf(one->file, sizeof one->file, "%s-%d", stem, files + 1);
+    if (titles)
+        snprintf(one->title, sizeof one->title, "%.170s (result %d)", title, titles + 1);
+    else
+        snprintf(one->title, sizeof one->title, "%s", title);
     snprintf(one->x, sizeof one->x, "%s", x);
     snprintf(one->y, sizeof one->y, "%s", y);
     return one;
@@ -53,7 +62,8 @@ static void add_front(plot *p)
     bool keep[PLOT_SERIES_MOST * 8];
     int n = 0;
     for (int i = 0; i < p->n_series; i++)
-        for (int k = 0; k < p->series[i].n && n < PLOT_SERIES_MOST * 8; k++) all[n++] = p->series[i].point[k];
+        for (int k = 0; k < p->series[i].n && n < PLOT_SERIES_MOST * 8; k++)
+            if (!p->series[i].point[k].hollow) all[n++] = p->series[i].point[k];
     pictures_front(all, n, keep);
     for (int i = 0; i < n; i++)
         if (keep[i]) add(p, PLOT_FRONT, "Pareto front", all[i].x, all[i].y, 0, 0, NULL);
@@ -85,29 +95,39 @@ static void short_name(const char *name, char *text, size_t size)
  * is drawn there. */
 static const double KLD_LEAST = 1e-7, PPL_LEAST = 1e-4;
 
-static void add_loss(plot *p, const json_t *row, double value, double error, double least)
+/* What cannot be told from no loss is hollow and no part of the front. */
+static void add_loss(plot *p, const json_t *row, double value, double error, double least, bool hollow)
 {
     char series[64], label[PLOT_NAME];
     double low = value - error, high = value + error;
     family(row, series, sizeof series);
     short_name(result_string(row, "name"), label, sizeof label);
-    if (p) p->log_x = p->log_y = true;
-    add(p, PLOT_POINTS, series, result_real(row, "bits_per_value"), value > least ? value : least, low > least ? low : least,
-        high > least ? high : least, label);
+    if (!p) return;
+    p->log_x = p->log_y = true;
+    plot_series *s = plot_series_named(p, series, PLOT_POINTS);
+    plot_add(s, result_real(row, "bits_per_value"), value > least ? value : least, low > least ? low : least,
+             high > least ? high : least, label);
+    if (hollow) plot_hollow(s);
 }
 
+/* A perplexity below that of f16 is a change like one above. */
 static void add_quality(pictures *p, const json_t *run, const json_t *row)
 {
     char title[200];
-    static const char x[] = "bits a value of the whole cache (codes, exact rows, tables); K/V the same where one name stands";
+    static const char x[] =
+        "bits a value of the folded cache at this context (codes, exact rows, tables; without libllama's own cells)";
+    double change = fabs(result_real(row, "ppl_ratio") - 1), error = result_real(row, "ppl_ratio_error");
     if (result_real(row, "bits_per_value") <= 0) return;
-    snprintf(title, sizeof title, "Loss against bits: %.160s", result_string(run, "title"));
-    add_loss(picture(p, "kld", title, x, "mean KL divergence from f16, nats; bars: standard error (1e-7: that or less)"), row,
-             result_real(row, "kld_mean"), result_real(row, "kld_error"), KLD_LEAST);
+    if (json_is_number(json_object_get(row, "kld_mean"))) {
+        snprintf(title, sizeof title, "Loss against bits: %.160s", result_string(run, "title"));
+        add_loss(picture(p, "kld", title, x, "mean KL divergence from f16, nats; bars: standard error; hollow: at the floor"),
+                 row, result_real(row, "kld_mean"), result_real(row, "kld_error"), KLD_LEAST,
+                 strcmp(result_string(row, "remark"), "at the floor") == 0);
+    }
+    if (!json_object_get(row, "ppl_ratio")) return;
     snprintf(title, sizeof title, "Perplexity against bits: %.160s", result_string(run, "title"));
-    if (json_object_get(row, "ppl_ratio"))
-        add_loss(picture(p, "ppl", title, x, "perplexity over that of f16, less 1; bars: standard error (1e-4: that or less)"),
-                 row, result_real(row, "ppl_ratio") - 1, result_real(row, "ppl_ratio_error"), PPL_LEAST);
+    add_loss(picture(p, "ppl", title, x, "|perplexity / that of f16 - 1|; bars: standard error; hollow: no more than twice that"),
+             row, change, error, PPL_LEAST, change <= 2 * error);
 }
 
 /* ---- speed ---------------------------------------------------------------------------------------------------------------- */
@@ -141,26 +161,48 @@ static void add_attend(pictures *p, const json_t *run, const json_t *row)
     add(one, PLOT_LINES, result_string(row, "name"), result_real(run, "context"), result_real(row, "us_median"), low, high, NULL);
 }
 
+/* Processes of each arm that a claim about peaks takes; see measure_memory. */
+enum { CLAIM_PROCESSES = 5 };
+
+/* The least or the most of the processes' peaks, 0: not there. */
+static double peak_at(const json_t *row, bool most)
+{
+    size_t i;
+    json_t *x, *peaks = json_object_get(row, "peaks");
+    double found = 0;
+    json_array_foreach(peaks, i, x)
+    {
+        double value = json_number_value(x);
+        if (i == 0 || (most ? value > found : value < found)) found = value;
+    }
+    return found;
+}
+
 static void add_memory(pictures *p, const json_t *run, const json_t *row)
 {
     char title[200];
     const double mib = 1048576;
+    double low = peak_at(row, false) / mib, high = peak_at(row, true) / mib;
     double bytes = result_real(row, "accounted") + result_real(row, "host"), peak = result_real(row, "peak");
     snprintf(title, sizeof title, "Memory of the cache: %.80s", result_string(run, "model"));
     plot *one = picture(p, "cache", title, "tokens of history", "MiB, cells of the host included");
     double depth = result_real(row, "held");
     add(one, PLOT_LINES, result_string(row, "name"), depth, bytes / mib, bytes / mib, bytes / mib, NULL);
     snprintf(title, sizeof title, "Peak memory of the process: %.80s", result_string(run, "model"));
-    one = picture(p, "peak", title, "tokens of history", "MiB, weights included");
-    add(one, PLOT_LINES, result_string(row, "name"), depth, peak / mib, peak / mib, peak / mib, NULL);
+    one = picture(p, "peak", title, "tokens of history",
+                  result_real(row, "processes") < CLAIM_PROCESSES
+                      ? "MiB, weights included; fewer than 5 processes an arm: no claim"
+                      : "MiB, weights included (middle and band: least to most of the processes)");
+    peak = high > 0 ? 0.5 * (low + high) : peak / mib;
+    add(one, PLOT_LINES, result_string(row, "name"), depth, peak, high > 0 ? low : peak, high > 0 ? high : peak, NULL);
 }
 
 static void add_e2e(pictures *p, const json_t *run, const json_t *row)
 {
     char title[200];
     const char *phase = result_string(row, "phase"), *name = result_string(row, "name"), *model = result_string(run, "model");
-    double depth = result_real(run, "depth"), us = result_real(row, "us_median"), rate = result_real(row, "tokens_per_s"), low,
-           high;
+    double depth = json_object_get(run, "depth_mean") ? result_real(run, "depth_mean") : result_real(run, "depth");
+    double us = result_real(row, "us_median"), rate = result_real(row, "tokens_per_s"), low, high;
     spread(row, &low, &high);
     snprintf(title, sizeof title, "Speed of %s: %.80s, threads %.0f", phase, model, result_real(run, "threads"));
     plot *one = picture(p, phase, title, "tokens of history", "tokens a second (median; band: middle half of the samples)");
@@ -232,8 +274,12 @@ void pictures_make(pictures *p, const json_t *results)
 {
     size_t i;
     json_t *result;
-    *p = (pictures){cli_alloc(PICTURES_MOST, sizeof *p->plot), 0};
-    json_array_foreach(results, i, result) add_result(p, result);
+    *p = (pictures){.plot = cli_alloc(PICTURES_MOST, sizeof *p->plot)};
+    json_array_foreach(results, i, result)
+    {
+        p->first = p->n;
+        add_result(p, result);
+    }
     for (int k = 0; k < p->n; k++) plot_clean(&p->plot[k]);
     drop_empty(p);
     for (int k = 0; k < p->n; k++)

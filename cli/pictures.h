@@ -7,14 +7,14 @@
 
 struct json_t;
 
-enum { PICTURES_MOST = 64 };
+enum { PICTURES_MOST = 200 };
 
 typedef struct pictures {
-    plot *plot; /* [PICTURES_MOST] */
-    int n;
+    plot *plot;   /* [PICTURES_MOST] */
+    int n, first; /* first: of the result that is being read */
 } pictures;
 
-/* From a list of results as result_read gives them. What belongs into one picture is put together, from whichever file. */
+/* From a list of results as result_read gives them. What belongs into one picture of one result is put together. */
 void pictures_make(pictures *p, const struct json_t *results);
 void pictures_free(pictures *p);
 

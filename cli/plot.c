@@ -37,6 +37,11 @@ void plot_add(plot_series *s, double x, double y, double low, double high, const
     snprintf(p->label, sizeof p->label, "%s", label ? label : "");
 }
 
+void plot_hollow(plot_series *s)
+{
+    if (s && s->n > 0) s->point[s->n - 1].hollow = true;
+}
+
 void plot_free(plot *p)
 {
     for (int i = 0; i < p->n_series; i++) free(p->series[i].point);
@@ -74,6 +79,12 @@ void plot_clean(plot *p)
     p->n_series = n;
 }
 
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
 static int by_x(const void *a, const void *b)
 {
     double x = ((const plot_point *)a)->x, y = ((const plot_point *)b)->x;
@@ -86,6 +97,8 @@ static const char *const COLOUR[] = {"#0072B2", "#D55E00", "#009E73", "#CC79A7",
 enum { COLOURS = sizeof COLOUR / sizeof *COLOUR };
 static const int SYMBOL[] = {7, 5, 9, 11, 13, 6, 4, 8, 10, 12};
 enum { SYMBOLS = sizeof SYMBOL / sizeof *SYMBOL };
+static const int FILLED[] = {7, 5, 9, 11, 13}; /* one less is its outline */
+enum { FILLED_MOST = sizeof FILLED / sizeof *FILLED };
 
 /* In single quotes, where gnuplot reads nothing but a doubled quote. */
 static void add_quoted(cli_text *to, const char *text)
@@ -115,7 +128,7 @@ static void add_block(cli_text *to, const char *name, const plot_point *point, i
         const plot_point *p = &point[k];
         cli_text_format(to, "%.10g %.10g %.10g %.10g ", p->x, p->y, p->low, p->high);
         add_field(to, p->label);
-        cli_text_add(to, "\n", 1);
+        cli_text_format(to, " %d\n", p->hollow);
     }
     cli_text_format(to, "END\n");
 }
@@ -243,8 +256,13 @@ static void add_lines(cli_text *to, const plot_series *s, int i)
 
 static void add_points(cli_text *to, const plot_series *s, int i)
 {
-    cli_text_format(to, "$s%d using 1:2:3:4 with yerrorbars linecolor rgb '%s' pointtype %d pointsize 1.2", i,
-                    COLOUR[i % COLOURS], SYMBOL[i % SYMBOLS]);
+    const char *colour = COLOUR[i % COLOURS];
+    int symbol = FILLED[i % FILLED_MOST];
+    cli_text_format(
+        to, "$s%d using 1:($6 > 0 ? $2 : NaN):3:4 with yerrorbars linecolor rgb '%s' pointtype %d pointsize 1.2 notitle, ", i,
+        colour, symbol - 1);
+    cli_text_format(to, "$s%d using 1:($6 > 0 ? NaN : $2):3:4 with yerrorbars linecolor rgb '%s' pointtype %d pointsize 1.2", i,
+                    colour, symbol);
     add_title(to, s->name);
 }
 
@@ -267,6 +285,31 @@ static void add_heat(cli_text *to, const plot_series *s, int i)
         i, i);
 }
 
+enum { TICS_MOST = 64 };
+
+/* Labels where there is data, as powers of two may all lie beside it. Those that would touch the one before are left out. */
+static void add_tics(cli_text *to, const plot *p, const ranges *r)
+{
+    double x[TICS_MOST], last = -1;
+    int n = 0;
+    for (int i = 0; i < p->n_series; i++)
+        for (int k = 0; k < p->series[i].n && n < TICS_MOST; k++) {
+            double value = p->series[i].point[k].x;
+            int at = 0;
+            while (at < n && x[at] != value) at++;
+            if (at == n) x[n++] = value;
+        }
+    qsort(x, (size_t)n, sizeof *x, by_value);
+    cli_text_format(to, "set xtics (");
+    for (int i = 0; i < n; i++) {
+        double at = place(x[i], r->x, p->log_x);
+        if (last >= 0 && at - last < 0.06) continue;
+        cli_text_format(to, "%s'%.10g' %.10g", last >= 0 ? ", " : "", x[i], x[i]);
+        last = at;
+    }
+    cli_text_format(to, ")\n");
+}
+
 static void add_axes(cli_text *to, const plot *p, const ranges *r)
 {
     bool heat = kind_of(p) == PLOT_HEAT;
@@ -286,6 +329,7 @@ static void add_axes(cli_text *to, const plot *p, const ranges *r)
     else
         cli_text_format(to, "set key outside right top vertical Left reverse noenhanced\n");
     if (p->log_x) cli_text_format(to, "set logscale x 2\n");
+    if (kind_of(p) != PLOT_POINTS && p->log_x) add_tics(to, p, r);
     if (p->log_y) cli_text_format(to, "set logscale y\nset format y '%%g'\n");
     if (heat) /* from dark to light, in one direction of brightness */
         cli_text_format(to,

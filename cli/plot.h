@@ -12,6 +12,7 @@ enum { PLOT_SERIES_MOST = 40, PLOT_NAME = 96 };
 typedef struct plot_point {
     double x, y, low, high; /* low == high: no spread */
     char label[PLOT_NAME];
+    bool hollow; /* of PLOT_POINTS: drawn as an outline, and no part of a front */
 } plot_point;
 
 typedef enum plot_kind {
@@ -40,6 +41,7 @@ typedef struct plot {
 /* The series of that name, made when it is new; NULL when there is no room. */
 plot_series *plot_series_named(plot *p, const char *name, plot_kind kind);
 void plot_add(plot_series *s, double x, double y, double low, double high, const char *label);
+void plot_hollow(plot_series *s); /* its last point */
 void plot_free(plot *p);
 
 /* Takes out what has no place: points that are not finite, or not above 0 on a logarithmic axis, and series without points. An end

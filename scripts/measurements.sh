@@ -40,6 +40,11 @@ measure() {
     wanted "$1" || return 0
     echo "measurements: $1" >&2
     kvfold "${@:2}" --save "$file" >/dev/null || [ -e "$file" ]
+    if grep -Eq '"wrong": "[^"]' "$file"; then # nothing of it may be published
+        mv "$file" "$file.wrong"
+        echo "measurements: WRONG; see $file.wrong" >&2
+        exit 3
+    fi
     if grep -q '"interrupted": true' "$file"; then
         mv "$file" "$file.interrupted"
         echo "measurements: interrupted; what there is of $1 is in $file.interrupted" >&2

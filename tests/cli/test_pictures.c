@@ -88,8 +88,17 @@ static void test_e2e(void **state)
     const plot *other = titled(&p, "Speed of decode: n.gguf");
     assert_string_equal(other->file, "decode-2");
     assert_true(other->series[0].point[0].low == 5.25 && other->series[0].point[0].high == 10.5); /* samples 3 to 6 of 8 */
+    const plot *peak = titled(&p, "Peak memory of the process: m.gguf");
+    assert_non_null(strstr(peak->y, "no claim"));
     const plot *cache = titled(&p, "Memory of the cache: m.gguf");
     assert_true(cache->series[0].point[0].x == 520 && cache->series[0].point[0].y == 2); /* the host's cells count */
+    pictures_free(&p);
+    /* The same from another machine: pictures of its own, which say so. */
+    json_array_append(results, json_array_get(results, 0));
+    pictures_make(&p, results);
+    assert_int_equal(p.n, 18);
+    assert_int_equal(titled(&p, "Speed of decode: m.gguf")->series[0].n, 2);
+    assert_int_equal(titled(&p, "Speed of decode: m.gguf, threads 2 (result 2)")->series[0].n, 2);
     pictures_free(&p);
     json_decref(results);
 }
@@ -98,10 +107,12 @@ static const char QUALITY[] =
     "{'kind':'quality','command':'c','model':{'file':'/a/m.gguf'},'texts':[{'file':'/b/"
     "t.txt','first':5,'bytes':90}],'context':2048,'chunks':2,'runs':[],'rows':[],'arms':["
     "{'name':'uni4/"
-    "uni4','k':'uni4','libllama':false,'bits_code':4.25,'bits_per_value':5,'kld':{'mean':0.003},'ppl_ratio':{'mean':1.002}},"
+    "uni4','k':'uni4','libllama':false,'bits_code':4.25,'bits_per_value':5,'kld':{'mean':0.003},'ppl_ratio':{'mean':1.002,'error'"
+    ":0.0015}},"
     "{'name':'llama-q4_0','libllama':true,'bits_code':4.5,'bits_per_value':4.5,'kld':{'mean':0.07},'ppl_ratio':{'mean':1.04}},"
     "{'name':'kivi4/"
-    "kivi4','k':'kivi4','libllama':false,'bits_code':5,'bits_per_value':6,'kld':{'mean':0.004},'ppl_ratio':{'mean':0.999}},"
+    "kivi4','k':'kivi4','libllama':false,'bits_code':5,'bits_per_value':6,'kld':{'mean':0.004},'ppl_ratio':{'mean':0.9,'error':0."
+    "01}},"
     "{'name':'f16/f16','k':'f16','libllama':false,'bits_code':16,'bits_per_value':16,'kld':{'mean':0},'at_floor':true},"
     "{'name':'failed','libllama':false,'bits_code':null,'bits_per_value':null,'failure':'no'}]}";
 
@@ -122,7 +133,12 @@ static void test_quality(void **state)
     assert_true(kld->log_y && kld->series[3].point[0].y > 0); /* 0 has no place on the axis */
     const plot_series *front = &kld->series[4];
     assert_int_equal(front->kind, PLOT_FRONT);
-    assert_int_equal(front->n, 3); /* kivi4 has more bits than uni4 and loses more */
+    assert_int_equal(front->n, 2); /* kivi4 has more bits than uni4 and loses more; f16 is at the floor */
+    assert_true(kld->series[3].point[0].hollow && !kld->series[0].point[0].hollow);
+    /* A perplexity below that of f16 is off by as much as one above, and one within its error is no better. */
+    const plot *ppl = titled(&p, "Perplexity against bits");
+    assert_true(fabs(ppl->series[2].point[0].y - 0.1) < 1e-9 && !ppl->series[2].point[0].hollow);
+    assert_true(fabs(ppl->series[0].point[0].y - 0.002) < 1e-9 && ppl->series[0].point[0].hollow);
     pictures_free(&p);
     json_decref(results);
 }
@@ -163,8 +179,9 @@ static void test_script(void **state)
     assert_non_null(strstr(script.data, "title 'b'''"));
     assert_non_null(strstr(script.data, "set output 'out.svg'"));
     assert_non_null(strstr(script.data, "set logscale x 2"));
-    assert_non_null(strstr(script.data, "4 1 1 1 \"\"\n8 2 1 3 \"\"\n")); /* by x */
+    assert_non_null(strstr(script.data, "4 1 1 1 \"\" 0\n8 2 1 3 \"\" 0\n")); /* by x */
     assert_non_null(strstr(script.data, "filledcurves"));
+    assert_non_null(strstr(script.data, "set xtics ('4' 4, '8' 8)"));
     cli_text_free(&script);
     plot_free(&p);
 }
@@ -225,6 +242,22 @@ static void test_numbers_without_a_place(void **state)
     json_decref(results);
 }
 
+/* What is drawn against history stands where it was measured; peaks of several processes have a band. */
+static void test_where_it_was_measured(void **state)
+{
+    (void)state;
+    json_t *results = results_of("{'kind':'e2e','runs':[{'model':'m','depth':512,'depth_mean':600}],'rows':[{'run':0,'name':'x',"
+                                 "'phase':'decode','tokens_per_s':5,'us_median':1,'us_min':1,'us_max':1,'held':700,'accounted':1,"
+                                 "'processes':5,'peaks':[2097152,1048576,3145728,2097152,2097152]}]}");
+    pictures p;
+    pictures_make(&p, results);
+    assert_true(titled(&p, "Speed of decode")->series[0].point[0].x == 600);
+    const plot *peak = titled(&p, "Peak memory");
+    assert_true(peak->series[0].point[0].low == 1 && peak->series[0].point[0].high == 3 && !strstr(peak->y, "no claim"));
+    pictures_free(&p);
+    json_decref(results);
+}
+
 /* ---- page ----------------------------------------------------------------------------------------------------------------- */
 
 static void test_page(void **state)
@@ -240,7 +273,7 @@ static void test_page(void **state)
     assert_non_null(strstr(page.data, "<td>&lt;script&gt;</td><td class=n>12.3</td>"));
     assert_non_null(strstr(page.data, "<h3>a &amp; b</h3>"));
     assert_non_null(strstr(page.data, "kvfold &lt;x&gt;"));
-    assert_non_null(strstr(page.data, "Doubtful: &lt;script&gt;: odd"));
+    assert_non_null(strstr(page.data, "DOUBTFUL &lt;script&gt; (a &amp; b): odd"));
     cli_text_free(&page);
     pictures_free(&p);
     json_decref(results);
@@ -256,6 +289,7 @@ int main(void)
         cmocka_unit_test(test_series_differ),
         cmocka_unit_test(test_page),
         cmocka_unit_test(test_numbers_without_a_place),
+        cmocka_unit_test(test_where_it_was_measured),
         cmocka_unit_test(test_layers_and_needles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
