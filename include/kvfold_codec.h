@@ -15,7 +15,7 @@
 extern "C" {
 #endif
 
-/* Inner kinds: what the numbers in a record are. (The vector table kind follows with its family.) */
+/* Inner kinds: what the numbers in a record are. */
 typedef enum kvf_kind {
     KVF_KIND_HALF,    /* f16 values, no codes */
     KVF_KIND_TOKEN,   /* uniform codes; one scale (and minimum) per token and group of channels */
@@ -23,6 +23,7 @@ typedef enum kvf_kind {
     KVF_KIND_CHANNEL, /* uniform codes; one scale (and minimum) per channel and group of tokens */
     KVF_KIND_TRELLIS, /* as KVF_KIND_TABLE, but the index is made of the codes of this channel and of those before it, 8 bits */
     KVF_KIND_SUM,     /* one or two code matrices, each of another linear map of the vector: kvf_matrix */
+    KVF_KIND_VECTOR, /* product codes: an index of `bits` bits stands for `sub` adjacent channels, values are its centroid; no scales */
     KVF_KINDS
 } kvf_kind;
 
@@ -66,6 +67,9 @@ typedef struct kvf_part {
     const struct kvf_codec *codec;
     kvf_side side;
     const kvf_calibrated_layer *calibrated; /* what is known of the layer, set before setup; NULL: nothing */
+    const struct kvfi_kernels
+        *kernels; /* whose exact entries may be used in coding: the bytes are the same with any. Set by the owner after
+                                           setup; NULL: scalar code */
     kvf_kind kind;
     int32_t head_dim;   /* channels of a head as the caller sees them */
     int32_t dim;        /* channels that are coded: head_dim, or more when the transform needs zeros behind it */
@@ -80,6 +84,12 @@ typedef struct kvf_part {
     int16_t table[256]; /* KVF_KIND_TABLE: value = table[code] * unit * scale; up to 5 bits each entry fits an int8. TRELLIS: all
                              256 are used and fit an int8 */
     float unit;
+    int32_t sub;        /* KVF_KIND_VECTOR: channels of a sub-vector, 2, 4 or 8; dim is a multiple */
+    int32_t per_head;   /* ... 1: every KV head has centroids of its own */
+    const float *book;  /* ... its centroids [2^bits][sub], those of head 0. Provided by the owner of the part; NULL: not there */
+    size_t book_stride; /* ... floats from one head's centroids to the next, 0: all heads share them */
+    const uint8_t
+        *entries; /* ... the same as bytes, [sub][256]: (entry - 128) * unit; NULL: they are no bytes (codec/shared/entries.h) */
     kvf_matrix matrix[2]; /* KVF_KIND_SUM */
     int32_t n_matrices;
     int32_t n_out;       /* outlier channels of a record, 0: none are told apart */
@@ -90,7 +100,7 @@ typedef struct kvf_part {
     int32_t centre;      /* keys: 1 to subtract a centre before the transform (calib/self.h) */
     int32_t block_mean;  /* keys: 1 to subtract the mean of the block's vectors after the transform; the record keeps it */
     int32_t norm;        /* rule by which the scale of a coded vector is corrected (codec/shared/stages.h) */
-    int32_t scaled;      /* keys: 1 to divide channels by a scale; queries are multiplied */
+    int32_t scaled;      /* keys: 1 to divide channels by a scale, 2 by the calibration's k_lambda; queries are multiplied */
     int32_t from_file;   /* keys: centre and scale are those of `calibrated`, not estimated from the prompt */
     size_t scale_offset; /* bytes from the start of the record to the f16 scales */
     size_t min_offset;   /* ... to the f16 minima (has_min) */
@@ -101,10 +111,12 @@ typedef struct kvf_part {
     char canonical[96];  /* the spec with every option written out */
 } kvf_part;
 
-/* A parsed spec: name, number, options. "kivi4:group=64" is {"kivi", 4, {{"group", "64"}}}; "q8_0:rot=h" is {"q8_0", -1, ...}. */
+/* A parsed spec: name, number, options. "kivi4:group=64" is {"kivi", 4, "4", {{"group", "64"}}}; "q8_0:rot=h" is {"q8_0", -1, "", ...};
+ * "vecinfer1.5" is {"vecinfer", -2, "1.5"}. */
 typedef struct kvf_spec {
     char name[24];
-    int32_t bits; /* digits that follow the name, -1 when there are none */
+    int32_t bits;   /* the whole number that follows the name; -1 when there is none, -2 when it is a fraction */
+    char number[8]; /* as it is written */
     int32_t n_options;
     struct {
         char key[16], value[16];

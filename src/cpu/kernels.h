@@ -34,6 +34,8 @@ typedef struct kvfi_kind_ops {
     int64_t fixed_point;
 } kvfi_kind_ops;
 
+typedef void (*kvfi_nearest)(const float *x, int64_t n, int32_t sub, const float *centroids, int32_t k, uint16_t *index);
+
 typedef struct kvfi_kernels {
     const char *name;
     kvfi_kind_ops kind[KVF_KINDS];
@@ -63,7 +65,7 @@ typedef struct kvfi_kernels {
 
     /* index[i] = the nearest of centroids[k][sub] to x[i][sub], i < n: squared distances in f32, channel after channel, nothing fused;
      * of equals the lowest index. sub 2, 4 or 8, k 1 to 4096. The same indices on every target. */
-    void (*nearest)(const float *x, int64_t n, int32_t sub, const float *centroids, int32_t k, uint16_t *index);
+    kvfi_nearest nearest;
 } kvfi_kernels;
 
 /* Every instruction set once (isa.def), worst first. */

@@ -3,6 +3,7 @@
 
 #include "base/text.h"
 #include "codec/shared/rotation.h"
+#include "gpu/kernels/vector.h"
 
 #include <string.h>
 
@@ -51,6 +52,9 @@ void kvfi_part_layout(kvf_part *part, int32_t dim)
     part->n_tg = part->kind == KVF_KIND_CHANNEL ? KVF_BLOCK / part->t_group : 0;
     if (part->kind == KVF_KIND_SUM)
         layout_matrices(part);
+    else if (part->kind == KVF_KIND_VECTOR)
+        part->scale_offset = part->min_offset = part->bytes =
+            kvfi_align64((size_t)(dim / part->sub) * kvfi_run_bytes(part->bits));
     else
         layout_codes(part);
     if (!part->block_mean) return;
@@ -81,9 +85,9 @@ int32_t kvfi_part_saturated(const kvf_part *part, const void *record)
 
 int kvfi_spec_no_bits(const kvf_spec *spec, char *error, size_t error_size)
 {
-    if (spec->bits < 0) return KVF_OK;
-    kvfi_sentence(error, error_size, "codec '%s%d' does not exist: '%s' takes no number behind its name", spec->name,
-                  (int)spec->bits, spec->name);
+    if (!spec->number[0]) return KVF_OK;
+    kvfi_sentence(error, error_size, "codec '%s%s' does not exist: '%s' takes no number behind its name", spec->name,
+                  spec->number, spec->name);
     return KVF_E_SPEC;
 }
 

@@ -44,9 +44,21 @@ static inline kvfi_shape kvfi_shape_of(const kvf_part *part)
         .zero = part->zero,
         .table = part->kind == KVF_KIND_TABLE || part->kind == KVF_KIND_TRELLIS ? part->table : NULL,
         .unit = part->unit,
+        .sub = part->sub,
+        .book = part->book,
         .scale_offset = (uint32_t)part->scale_offset,
         .min_offset = (uint32_t)part->min_offset,
     };
+}
+
+/* The part of one KV head: `part` itself where heads share everything, else *room, which is a copy with the head's own codebook. */
+static inline const kvf_part *kvfi_part_of(const kvf_part *part, int32_t head, kvf_part *room)
+{
+    if (!part->book_stride) return part;
+    *room = *part;
+    room->book += (size_t)head * part->book_stride;
+    if (part->entries) room->entries += (size_t)head * part->book_stride;
+    return room;
 }
 
 /* An f16 section of a record. */

@@ -217,5 +217,5 @@ void kvfi_rotate_block(const kvf_part *part, float *x)
         memmove(x + t * to, x + t * from, (size_t)from * sizeof *x);
         memset(x + t * to + from, 0, (size_t)(to - from) * sizeof *x);
     }
-    kvfi_rotate(&part->rot, kvfi_scalar_hadamard, x, (size_t)to, KVF_BLOCK);
+    kvfi_rotate(&part->rot, KVFI_EXACT(part, hadamard), x, (size_t)to, KVF_BLOCK);
 }

@@ -66,6 +66,7 @@ void kvfi_avx2_coded(kvfi_kernels *k);
 void kvfi_avx2_half(kvfi_kernels *k);
 void kvfi_avx2_rows(kvfi_kernels *k);
 void kvfi_avx2_tile(kvfi_kernels *k);
+void kvfi_avx2_vector(kvfi_kernels *k);
 void kvfi_avx2_softmax(kvfi_kernels *k);
 void kvfi_avx2_hadamard(kvfi_kernels *k);
 

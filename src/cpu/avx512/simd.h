@@ -47,6 +47,11 @@ void kvfi_avx512_coded(kvfi_kernels *k);
 void kvfi_avx512_half(kvfi_kernels *k);
 void kvfi_avx512_rows(kvfi_kernels *k);
 void kvfi_avx512_tile(kvfi_kernels *k);
+void kvfi_avx512_vector(kvfi_kernels *k);
+
+/* Product codes whose centroids are no bytes, for the set with VBMI. */
+void kvfi_avx512_vector_score(const kvf_part *part, const void *record, const void *prepared, int32_t n, float *s);
+void kvfi_avx512_vector_mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride);
 void kvfi_avx512_softmax(kvfi_kernels *k);
 void kvfi_avx512_hadamard(kvfi_kernels *k);
 

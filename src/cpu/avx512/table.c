@@ -9,6 +9,7 @@ void kvfi_kernels_avx512(kvfi_kernels *k)
     kvfi_avx512_half(k);
     kvfi_avx512_rows(k);
     kvfi_avx512_tile(k);
+    kvfi_avx512_vector(k);
     kvfi_avx512_softmax(k);
     kvfi_avx512_hadamard(k);
 }

@@ -7,5 +7,6 @@
 #include "cpu/kernels.h"
 
 void kvfi_avx512vbmi_coded(kvfi_kernels *k);
+void kvfi_avx512vbmi_vector(kvfi_kernels *k);
 
 #endif

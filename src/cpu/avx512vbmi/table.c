@@ -6,4 +6,5 @@
 void kvfi_kernels_avx512vbmi(kvfi_kernels *k)
 {
     kvfi_avx512vbmi_coded(k);
+    kvfi_avx512vbmi_vector(k);
 }

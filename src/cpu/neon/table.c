@@ -9,6 +9,7 @@ void kvfi_kernels_neon(kvfi_kernels *k)
     kvfi_neon_half(k);
     kvfi_neon_rows(k);
     kvfi_neon_tile(k);
+    kvfi_neon_vector(k);
     kvfi_neon_softmax(k);
     kvfi_neon_hadamard(k);
 }

@@ -61,6 +61,7 @@ void kvfi_kernels_scalar(kvfi_kernels *k)
     kvfi_scalar_channel(&k->kind[KVF_KIND_CHANNEL]);
     kvfi_scalar_trellis(&k->kind[KVF_KIND_TRELLIS]);
     kvfi_scalar_sum(&k->kind[KVF_KIND_SUM]);
+    kvfi_scalar_vector(&k->kind[KVF_KIND_VECTOR]);
     kvfi_scalar_rows(k);
     kvfi_scalar_tiles(k);
     k->softmax = kvfi_scalar_softmax;

@@ -17,11 +17,20 @@ void kvfi_scalar_token(kvfi_kind_ops *ops);
 void kvfi_scalar_channel(kvfi_kind_ops *ops);
 void kvfi_scalar_trellis(kvfi_kind_ops *ops);
 void kvfi_scalar_sum(kvfi_kind_ops *ops);
+void kvfi_scalar_vector(kvfi_kind_ops *ops);
 void kvfi_scalar_rows(kvfi_kernels *k);
 void kvfi_scalar_tiles(kvfi_kernels *k);
 void kvfi_scalar_softmax(float *s, const float *add, int32_t n, float *max, float *sum, float *factor);
 void kvfi_scalar_hadamard(float *x, size_t stride, int32_t n, int32_t dim, int32_t block);
 void kvfi_scalar_nearest(const float *x, int64_t n, int32_t sub, const float *centroids, int32_t k, uint16_t *index);
+
+/* KVF_KIND_VECTOR, for overlays that leave some of it. */
+void kvfi_scalar_vector_score(const kvf_part *part, const void *record, const void *prepared, int32_t n, float *out);
+void kvfi_scalar_vector_mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride);
+void kvfi_scalar_vector_unfold(const kvf_part *part, const void *record, float *tile);
+
+/* An entry that is exact on every set, of the set that the owner of the part has chosen. */
+#define KVFI_EXACT(part, entry) ((part)->kernels ? (part)->kernels->entry : kvfi_scalar_##entry)
 
 /* Prepared queries of every kind: floats [n][dim_pad]; with minima and channel groups their sums follow, [n][n_cg]. */
 size_t kvfi_scalar_prepared_bytes(const kvf_part *part, int32_t n);

@@ -19,6 +19,8 @@ typedef struct kvfi_shape {
     float zero;
     const KVF_GLOBAL int16_t *table;   /* NULL: uniform codes */
     float unit;                        /* of a table entry */
+    int32_t sub;                       /* channels of a sub-vector, and the centroids of those: vector.h */
+    const KVF_GLOBAL float *book;      /* [2^bits][sub] */
     uint32_t scale_offset, min_offset; /* bytes from the start of the record */
 } kvfi_shape;
 

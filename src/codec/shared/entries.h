@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: MIT
+ * Centroids as bytes: books whose numbers are whole multiples, up to 127, of a power of two can be looked up by permutations of bytes.
+ * Training rounds books to that form where it costs next to nothing; others are read as floats. */
+#ifndef KVFI_ENTRIES_H
+#define KVFI_ENTRIES_H
+
+#include "kvfold_codec.h"
+
+/* The smallest power of two of which 127 reach the largest of n magnitudes; 0 when all are 0 or the power is not normal. */
+float kvfi_entry_unit(const float *x, size_t n);
+
+/* Rounds n numbers to multiples of that unit, halves to even. */
+void kvfi_round_to_entries(float *x, size_t n);
+
+/* Bytes of the tables of a part with a book of `heads` heads; 0: it has no 8-bit book, or one that is not whole multiples. */
+size_t kvfi_entries_bytes(const kvf_part *part, int32_t heads);
+
+/* Sets part->unit and fills entries[heads][sub][256]: channel j of centroid i is (entries[j][i] - 128) * unit. The owner then sets
+ * part->entries. */
+void kvfi_entries_fill(kvf_part *part, int32_t heads, uint8_t *entries);
+
+#endif
