@@ -510,6 +510,20 @@ KVF_API int kvf_op_unpack_dequantise_rotate(const char *rot, uint32_t seed, cons
  * prompt (centre, channel scale) are left out. Both allocate scratch. */
 KVF_API int kvf_op_encode(const char *spec, kvf_side side, int32_t head_dim, const float *x, void *record);
 KVF_API int kvf_op_decode(const char *spec, kvf_side side, int32_t head_dim, const void *record, float *x);
+/* The same for KV head `head` of a layer of which something is known, as codecs with codebooks need (KVF_E_UNSUPPORTED without). Centre and
+ * channel scale are left out here, too. NULL: nothing is known. */
+struct kvf_calibrated_layer;
+KVF_API int kvf_op_encode_calibrated(const char *spec, kvf_side side, int32_t head_dim, const struct kvf_calibrated_layer *layer,
+                                     int32_t head, const float *x, void *record);
+KVF_API int kvf_op_decode_calibrated(const char *spec, kvf_side side, int32_t head_dim, const struct kvf_calibrated_layer *layer,
+                                     int32_t head, const void *record, float *x);
+
+/* Product codes (Jegou et al., 2011): index[i] = the nearest of centroids[k][sub] to x[i][sub], i < n, by the squared distance in f32, channel
+ * after channel; of equally near ones the lowest. sub 2, 4 or 8, k 1 to 4096. The same indices on every instruction set, no memory but the
+ * arguments. KVF_E_NONFINITE: x or a centroid is not finite; nothing is promised of indices then. */
+KVF_API int kvf_op_nearest_centroid(const float *x, int64_t n, int32_t sub, const float *centroids, int32_t k, uint16_t *index);
+/* x[i] = the centroid of index[i]. KVF_E_ARG when an index is not below k. */
+KVF_API int kvf_op_gather_centroids(const uint16_t *index, int64_t n, int32_t sub, const float *centroids, int32_t k, float *x);
 
 #ifdef __cplusplus
 }

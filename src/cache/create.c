@@ -124,6 +124,7 @@ static kvf_cache *build(const kvf_params *p, const kvf_allocator *a, const kvfi_
     }
     c->a = *a, c->g = *g, c->log = p->log, c->log_user = p->log_user;
     place_fixed(c);
+    for (int i = 0; i < g->n_stores; i++) g->stores[i].k.kernels = g->stores[i].v.kernels = &c->g.kernels;
     return c;
 }
 

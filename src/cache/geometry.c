@@ -3,6 +3,7 @@
 #include "cache/mass.h"
 #include "cache/rows.h"
 #include "base/text.h"
+#include "codec/shared/entries.h"
 #include "codec/shared/move.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
@@ -102,12 +103,27 @@ static int setup_latent(kvfi_store *s, char *error, size_t error_size)
     return KVF_E_UNSUPPORTED;
 }
 
+/* What is coded with centroids needs some. */
+static int check_book(const kvfi_store *s, const char *spec, const kvf_part *part, char *error, size_t error_size)
+{
+    const char *side = part->side == KVF_K ? "keys" : "values";
+    if (part->kind != KVF_KIND_VECTOR || part->book) return KVF_OK;
+    kvfi_sentence(
+        error, error_size,
+        "layer %d, %s: %.60s needs a codebook of %d channels x %d bits for %s, and %s; `kvfold calibrate --codebooks %dx%d%s` "
+        "makes one",
+        (int)s->layer, side, spec, (int)part->sub, (int)part->bits, side,
+        s->calibrated ? "the calibration has none" : "there is no calibration", (int)part->sub, (int)part->bits,
+        part->per_head ? "h" : "");
+    return KVF_E_UNSUPPORTED;
+}
+
 static int setup_side(kvfi_store *s, const char *spec, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t error_size)
 {
     char why[200];
     int rc = kvfi_part_setup_calibrated(spec, side, dim, s->calibrated, part, why, sizeof why);
     if (rc) kvfi_sentence(error, error_size, "layer %d, %s: %s", (int)s->layer, side == KVF_K ? "keys" : "values", why);
-    return rc;
+    return rc ? rc : check_book(s, spec, part, error, error_size);
 }
 
 /* Stages that the spec wants from a file must be in it. */
@@ -116,6 +132,7 @@ static int check_known(const kvfi_store *s, char *error, size_t error_size)
     const kvf_calibrated_layer *k = s->calibrated;
     if (!s->staged || s->self) return KVF_OK;
     const char *lacks = s->k.centre && !(k && k->k_mean)              ? "k_mean"
+                        : s->k.scaled == KVFI_SCALE_LAMBDA            ? (k && k->k_lambda ? NULL : "k_lambda")
                         : s->k.scaled && !(k && k->k_rms && k->q_rms) ? "k_rms and q_rms"
                                                                       : NULL;
     if (!lacks) return KVF_OK;
@@ -206,11 +223,13 @@ static void fill_known(const kvfi_geometry *g, const kvfi_store *s, int32_t head
     const size_t at = (size_t)head * (size_t)s->k.head_dim;
     const kvf_calibrated_layer *c = s->calibrated;
     const int64_t rotate = s->n_pairs > 0;
+    const int spread = s->k.scaled == KVFI_SCALE_SPREAD;
     uint8_t *table = g->known + s->table;
     memcpy(table, &rotate, sizeof rotate);
     const kvfi_known known = {.mean = s->k.centre ? c->k_mean + at : NULL,
-                              .k_rms = s->k.scaled ? c->k_rms + at : NULL,
-                              .q_rms = s->k.scaled ? c->q_rms + at : NULL,
+                              .k_rms = spread ? c->k_rms + at : NULL,
+                              .q_rms = spread ? c->q_rms + at : NULL,
+                              .lambda = s->k.scaled == KVFI_SCALE_LAMBDA ? c->k_lambda + at : NULL,
                               .pairs = s->pairs,
                               .dim = s->k.head_dim,
                               .n_pairs = s->n_pairs};
@@ -299,6 +318,34 @@ static int setup_matrices(kvfi_geometry *g, const kvf_allocator *a, char *error,
     kvfi_release(a, work, largest * sizeof *work);
     for (int i = 0; i < g->n_stores; i++) g->stores[i].v.rot = g->stores[i].turned;
     return at && work ? KVF_OK : KVF_E_NOMEM;
+}
+
+/* The i-th side: keys and values of all stores, in turn. */
+static kvf_part *side_at(const kvfi_geometry *g, int i)
+{
+    kvfi_store *s = &g->stores[i / 2];
+    return i % 2 ? &s->v : &s->k;
+}
+
+/* Codebooks as bytes, for kernels that can look those up. */
+static int setup_entries(kvfi_geometry *g, const kvf_allocator *a, char *error, size_t error_size)
+{
+    size_t at = 0;
+    for (int i = 0; i < 2 * g->n_stores; i++) g->entries_bytes += kvfi_entries_bytes(side_at(g, i), g->stores[i / 2].kv_heads);
+    g->entries = kvfi_alloc(a, g->entries_bytes);
+    if (g->entries_bytes && !g->entries) {
+        kvfi_sentence(error, error_size, "out of memory for codebooks of %zu bytes", g->entries_bytes);
+        return KVF_E_NOMEM;
+    }
+    for (int i = 0; i < 2 * g->n_stores; i++) {
+        kvf_part *part = side_at(g, i);
+        const size_t bytes = kvfi_entries_bytes(part, g->stores[i / 2].kv_heads);
+        if (!bytes) continue;
+        kvfi_entries_fill(part, g->stores[i / 2].kv_heads, g->entries + at);
+        part->entries = g->entries + at;
+        at += bytes;
+    }
+    return KVF_OK;
 }
 
 /* Where estimates lie: sums with the sequence, finished tables in sets that sequences share. */
@@ -517,6 +564,7 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     if (!rc) rc = check_budgets(g, p, error, error_size);
     if (!rc) setup_eviction(g);
     if (!rc) rc = setup_directions(g, a, error, error_size);
+    if (!rc) rc = setup_entries(g, a, error, error_size);
     for (int i = 0; i < g->n_stores; i++)
         if (g->stores[i].self) g->first_seal = KVFI_EPOCH_FIRST;
     /* Blocks that wait for the first estimates wait in the window: up to 127 rows. */
@@ -536,7 +584,7 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
 
 size_t kvfi_geometry_bytes(const kvfi_geometry *g)
 {
-    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->directions_bytes + g->calibration.bytes +
+    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->entries_bytes + g->directions_bytes + g->calibration.bytes +
            g->known_bytes;
 }
 
@@ -546,6 +594,7 @@ void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
     kvfi_release(a, g->stores, g->stores_bytes);
     kvfi_release(a, g->pairs, g->pairs_bytes);
     kvfi_release(a, g->matrices, g->matrices_bytes);
+    kvfi_release(a, g->entries, g->entries_bytes);
     kvfi_release(a, g->known, g->known_bytes);
     kvfi_release(a, g->directions, g->directions_bytes);
     kvfi_calibration_free(&g->calibration, a);

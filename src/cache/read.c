@@ -3,6 +3,7 @@
 #include "base/half.h"
 #include "cache/chain.h"
 #include "cache/rows.h"
+#include "codec/shared/part.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
 
@@ -69,7 +70,8 @@ void kvfi_decoded_row(const kvf_cache *c, const kvf_part *part, const void *reco
 static void from_block(const reader *r, const place *at, float *out)
 {
     const int values = r->side == KVF_V && !r->st->v_in_k;
-    const kvf_part *part = values ? &r->st->v : &r->st->k;
+    kvf_part room;
+    const kvf_part *part = kvfi_part_of(values ? &r->st->v : &r->st->k, r->head, &room);
     const uint8_t *record = kvfi_pool_data(&r->c->pools[r->store], at->id) + (size_t)r->head * r->st->record_bytes;
     float *tile = (float *)(void *)(r->c->attend.slots + r->c->g.slot_tile_k), x[1024];
     if (values) record += r->st->k.bytes;

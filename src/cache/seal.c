@@ -4,6 +4,7 @@
 #include "cache/mass.h"
 #include "cache/rows.h"
 #include "base/half.h"
+#include "codec/shared/part.h"
 
 #include <string.h>
 
@@ -165,6 +166,7 @@ static void seal_side(const kvfi_open_rows *o, const kvf_part *part, int store, 
                       float *x)
 {
     kvf_cache *c = (kvf_cache *)(uintptr_t)o->c;
+    kvf_part room;
     for (int32_t j = 0; j < seals; j++) {
         uint8_t *row = kvfi_row(c, o->s, o->s->n_blocks + j);
         uint32_t id = kvfi_row_ids(c, row)[store];
@@ -175,7 +177,7 @@ static void seal_side(const kvfi_open_rows *o, const kvf_part *part, int store, 
             if (part->side == KVF_K && c->g.stores[store].evicts) kvfi_score_rows(c, &c->g.stores[store], row, h, x);
             if (part->side == KVF_K && c->g.stores[store].staged) apply_stages(c, o->s, &c->g.stores[store], row, h, x);
             uint8_t *record = kvfi_pool_data(&c->pools[store], id) + (size_t)h * c->g.stores[store].record_bytes + offset;
-            part->codec->encode(part, x, record);
+            part->codec->encode(kvfi_part_of(part, h, &room), x, record);
             c->saturated_scales += kvfi_part_saturated(part, record);
         }
         if (part->side == KVF_K && !c->g.stores[store].keys_known) c->g.stores[store].keys_known = 1;

@@ -4,6 +4,7 @@
  * before the batch; where the batch itself completes an epoch, commit codes with the newer ones. */
 #include "base/half.h"
 #include "cache/cache.h"
+#include "codec/shared/part.h"
 
 #include <string.h>
 
@@ -39,12 +40,14 @@ static void code(const piece *p)
     const int32_t dim = p->part->head_dim, staged = p->part->side == KVF_K && p->st->staged;
     const float *scale =
         staged ? kvfi_key_stages(c, p->s, p->st, p->s->n_sets - 1, p->first / KVFI_SEGMENT, p->head, centre) : NULL;
+    kvf_part room;
+    const kvf_part *part = kvfi_part_of(p->part, p->head, &room);
     load(p, x);
     if (staged) kvfi_stage_rows(x, KVF_BLOCK, dim, centre, scale);
-    p->part->codec->encode(p->part, x, record);
-    c->g.kernels.kind[p->part->kind].unfold(p->part, record, tile);
+    part->codec->encode(part, x, record);
+    c->g.kernels.kind[part->kind].unfold(part, record, tile);
     for (int32_t t = 0; t < KVF_BLOCK; t++) {
-        kvfi_decoded_row(c, p->part, record, tile, t, row);
+        kvfi_decoded_row(c, part, record, tile, t, row);
         if (staged) kvfi_unstage_rows(row, 1, dim, centre, scale);
         memcpy(p->out + (size_t)p->rows[t] * p->out_stride, row, (size_t)dim * sizeof *row);
     }

@@ -6,6 +6,7 @@
 #include "base/half.h"
 #include "cache/mass.h"
 #include "cache/rows.h"
+#include "codec/shared/part.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
 
@@ -17,6 +18,8 @@ typedef struct walk {
     const kvf_attention *a;
     const kvfi_layer *layer;
     const kvfi_store *store;
+    const kvf_part *k, *v; /* of the item's head */
+    kvf_part k_room, v_room;
     const kvfi_run *run;
     const kvfi_sequence *seq;
     const kvfi_item *item;
@@ -51,7 +54,7 @@ static void load_query(const walk *w, int32_t v, float *out)
 
 static void transform_queries(const walk *w)
 {
-    const kvf_part *k = &w->store->k;
+    const kvf_part *k = w->k;
     kvfi_rotate(&k->rot, w->kernels->hadamard, w->q_rotated, w->k_stride, w->n);
     if (!w->tiles) w->kernels->kind[k->kind].prepare(k, w->q_rotated, w->k_stride, w->n, w->prepared);
 }
@@ -150,6 +153,7 @@ static void open_walk(walk *w, kvf_cache *c, const kvfi_item *item, uint8_t *slo
 {
     const kvfi_geometry *g = &c->g;
     w->c = c, w->a = &c->attend.request, w->layer = &g->layers[w->a->layer], w->store = &g->stores[w->layer->store];
+    w->k = kvfi_part_of(&w->store->k, item->head, &w->k_room), w->v = kvfi_part_of(&w->store->v, item->head, &w->v_room);
     w->run = &c->batch.runs[item->run], w->seq = &c->sequences[w->run->seq], w->item = item, w->kernels = &c->g.kernels;
     w->n = item->count, w->tiles = item->count > KVFI_DIRECT;
     w->k_stride = (size_t)w->store->k.dim_pad, w->v_stride = w->layer->v_stride;
@@ -290,7 +294,7 @@ static void add_to_scores(const walk *w, const float *add)
  * scores, otherwise it is left to the softmax. */
 static const float *offsets(const walk *w, const uint8_t *record, int centred, float *room)
 {
-    const kvf_part *k = &w->store->k;
+    const kvf_part *k = w->k;
     float mean[1024];
     if (!centred && !k->block_mean) return NULL;
     if (k->block_mean) kvfi_block_mean(k, record, mean);
@@ -312,7 +316,7 @@ static const uint8_t *record_of(const walk *w, uint32_t id)
 
 static void score_record(const walk *w, const uint8_t *record)
 {
-    const kvf_part *k = &w->store->k;
+    const kvf_part *k = w->k;
     const kvfi_kind_ops *kk = &w->kernels->kind[k->kind];
     if (w->tiles || w->store->v_in_k) kk->unfold(k, record, w->tile_k);
     if (w->tiles)
@@ -323,7 +327,7 @@ static void score_record(const walk *w, const uint8_t *record)
 
 static void mix_record(const walk *w, const uint8_t *record)
 {
-    const kvf_part *k = &w->store->k, *v = &w->store->v;
+    const kvf_part *k = w->k, *v = w->v;
     const kvfi_kind_ops *vk = &w->kernels->kind[v->kind];
     if (w->store->v_in_k)
         turn_tile(w);

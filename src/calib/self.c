@@ -122,6 +122,7 @@ void kvfi_known_table(const kvfi_known *k, double *c0, float *scale)
         c0[p->a] = a * p->cos - b * p->sin;
         c0[p->b] = a * p->sin + b * p->cos;
     }
+    if (k->lambda) memcpy(scale, k->lambda, (size_t)k->dim * sizeof *scale);
     if (!k->k_rms || !k->q_rms) return;
     for (int32_t c = 0; c < k->dim; c++) {
         var[c] = (double)k->k_rms[c] * (double)k->k_rms[c];

@@ -68,9 +68,10 @@ void kvfi_mean_energy(const kvfi_estimate *e, double *unrotated, double *plain);
 /* rotate: 0 when the RoPE check failed. */
 void kvfi_make_table(const kvfi_estimate *e, int rotate, double *c0, float *scale);
 
-/* The same from calibrated arrays of one head: mean[dim] (NULL: no centre), k_rms and q_rms[dim] (NULL: no scale). */
+/* The same from calibrated arrays of one head: mean[dim] (NULL: no centre), k_rms and q_rms[dim], or lambda[dim], which is the scale
+ * itself (NULL: no scale). */
 typedef struct kvfi_known {
-    const float *mean, *k_rms, *q_rms;
+    const float *mean, *k_rms, *q_rms, *lambda;
     const kvfi_pair *pairs;
     int32_t dim, n_pairs;
 } kvfi_known;

@@ -17,6 +17,9 @@ int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part
 int kvfi_part_setup_calibrated(const char *text, kvf_side side, int32_t dim, const kvf_calibrated_layer *calibrated,
                                kvf_part *part, char *error, size_t error_size);
 
+/* kvf_part.scaled. */
+enum { KVFI_SCALE_NONE, KVFI_SCALE_SPREAD, KVFI_SCALE_LAMBDA };
+
 /* All-in bits of a code: 8 * bytes of a record / (64 * dim). */
 double kvfi_part_bits(const kvf_part *part);
 

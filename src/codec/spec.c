@@ -44,19 +44,33 @@ static int32_t decimal(const char *text, size_t n)
     return value;
 }
 
+/* A whole number, -2 for one with a decimal point and digits on either side, -1 for anything else. */
+static int32_t number(const char *text, size_t n)
+{
+    const char *point = memchr(text, '.', n);
+    const size_t whole = point ? (size_t)(point - text) : n;
+    if (!point) return decimal(text, n);
+    if (n > 7 || decimal(text, whole) < 0 || whole + 1 == n) return -1;
+    for (size_t i = whole + 1; i < n; i++)
+        if (text[i] < '0' || text[i] > '9') return -1;
+    return -2;
+}
+
 /* The longest registered name that begins text[n] and leaves nothing or, where names end in one, a number. -1: none. */
-static int32_t match(const kvfi_spec_names *names, const char *text, size_t n, int32_t *bits)
+static int32_t match(const kvfi_spec_names *names, const char *text, size_t n, kvf_spec *spec)
 {
     int32_t best = -1;
     size_t best_length = 0;
     for (int32_t i = 0; names->name(i); i++) {
         size_t length = strlen(names->name(i));
         if (length > n || length < best_length || memcmp(names->name(i), text, length)) continue;
-        if (length < n && (!names->numbered || decimal(text + length, n - length) < 0)) continue;
+        if (length < n && (!names->numbered || number(text + length, n - length) == -1)) continue;
         best = i;
         best_length = length;
-        *bits = length < n ? decimal(text + length, n - length) : -1;
     }
+    if (best < 0) return -1;
+    spec->bits = best_length < n ? number(text + best_length, n - best_length) : -1;
+    memcpy(spec->number, text + best_length, n - best_length);
     return best;
 }
 
@@ -106,7 +120,7 @@ int kvfi_spec_parse(const char *text, const kvfi_spec_names *names, kvf_spec *sp
     }
     const char *colon = memchr(text, ':', n);
     size_t name = colon ? (size_t)(colon - text) : n;
-    *which = match(names, text, name, &spec->bits);
+    *which = match(names, text, name, spec);
     if (*which < 0) return unknown(names, text, name, error, size);
     snprintf(spec->name, sizeof spec->name, "%s", names->name(*which));
     if (!colon) return KVF_OK;

@@ -9,10 +9,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int setup(const char *spec, kvf_side side, int32_t dim, const void *x, const void *record, kvf_part *part)
+/* Spec and head size, and what is known of the layer. */
+typedef struct subject {
+    const char *spec;
+    kvf_side side;
+    int32_t dim;
+    const kvf_calibrated_layer *calibrated;
+    int32_t head;
+} subject;
+
+static int setup(const subject *of, const void *x, const void *record, kvf_part *part)
 {
-    int rc = kvfi_part_setup(spec, side, dim, part, NULL, 0);
+    kvf_part shared;
+    int rc = kvfi_part_setup_calibrated(of->spec, of->side, of->dim, of->calibrated, &shared, NULL, 0);
     if (rc) return rc;
+    if (shared.kind == KVF_KIND_VECTOR && !shared.book) return KVF_E_UNSUPPORTED;
+    if (of->head < 0 || (of->calibrated && of->head >= of->calibrated->kv_heads)) return KVF_E_ARG;
+    *part = *kvfi_part_of(&shared, of->head, &(kvf_part){0});
     return x && record && (uintptr_t)record % 64 == 0 ? KVF_OK : KVF_E_ARG;
 }
 
@@ -34,26 +47,28 @@ static void free_matrix(kvf_part *part)
     free((void *)(uintptr_t)part->rot.matrix);
 }
 
-int kvf_op_encode(const char *spec, kvf_side side, int32_t head_dim, const float *x, void *record)
+static int encode(const subject *of, const float *x, void *record)
 {
     kvf_part part;
-    int rc = setup(spec, side, head_dim, x, record, &part);
+    int rc = setup(of, x, record, &part);
     if (rc) return rc;
-    size_t n = KVF_BLOCK * (size_t)head_dim;
+    size_t n = KVF_BLOCK * (size_t)of->dim;
     for (size_t i = 0; i < n; i++)
         if (!isfinite(x[i])) return KVF_E_NONFINITE;
     float *rows = malloc(KVF_BLOCK * (size_t)part.dim_pad * sizeof *rows);
     rc = rows ? make_matrix(&part) : KVF_E_NOMEM;
+    kvfi_kernels kernels;
+    if (!kvfi_kernels_select(NULL, &kernels, NULL, 0)) part.kernels = &kernels;
     for (size_t i = 0; !rc && i < n; i++) rows[i] = kvfi_half_to_float(kvfi_half_saturated(x[i]));
     if (!rc) part.codec->encode(&part, rows, record);
     free(rows), free_matrix(&part);
     return rc;
 }
 
-int kvf_op_decode(const char *spec, kvf_side side, int32_t head_dim, const void *record, float *x)
+static int decode(const subject *of, const void *record, float *x)
 {
     kvf_part part;
-    int rc = setup(spec, side, head_dim, x, record, &part);
+    int rc = setup(of, x, record, &part);
     if (rc) return rc;
     float *tile = malloc(KVF_BLOCK * (size_t)part.dim_pad * sizeof *tile), *row = malloc(KVFI_DIM_MAX * sizeof *row);
     rc = tile && row ? make_matrix(&part) : KVF_E_NOMEM;
@@ -65,8 +80,30 @@ int kvf_op_decode(const char *spec, kvf_side side, int32_t head_dim, const void 
         for (int c = 0; c < part.dim; c++) row[c] = tile[kvfi_half_index(&s, t, c)];
         kvfi_add_mean(&part, record, row);
         kvfi_rotate_back(&part.rot, k.hadamard, row, 0, 1);
-        memcpy(x + (size_t)t * (size_t)head_dim, row, (size_t)head_dim * sizeof *x);
+        memcpy(x + t * of->dim, row, (size_t)of->dim * sizeof *x);
     }
     free(tile), free(row), free_matrix(&part);
     return rc;
+}
+
+int kvf_op_encode(const char *spec, kvf_side side, int32_t head_dim, const float *x, void *record)
+{
+    return encode(&(subject){spec, side, head_dim, NULL, 0}, x, record);
+}
+
+int kvf_op_decode(const char *spec, kvf_side side, int32_t head_dim, const void *record, float *x)
+{
+    return decode(&(subject){spec, side, head_dim, NULL, 0}, record, x);
+}
+
+int kvf_op_encode_calibrated(const char *spec, kvf_side side, int32_t head_dim, const kvf_calibrated_layer *layer, int32_t head,
+                             const float *x, void *record)
+{
+    return encode(&(subject){spec, side, head_dim, layer, head}, x, record);
+}
+
+int kvf_op_decode_calibrated(const char *spec, kvf_side side, int32_t head_dim, const kvf_calibrated_layer *layer, int32_t head,
+                             const void *record, float *x)
+{
+    return decode(&(subject){spec, side, head_dim, layer, head}, record, x);
 }

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "oracle_attention.h"
 
+#include "kvfold_calibration.h"
+
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -137,7 +139,8 @@ void oracle_append(oracle *o, int seq, int pos, const float *const *k, const flo
 }
 
 /* One head of a block through its record. base: where the head's channels lie in a row. */
-static void code_head(const char *spec, kvf_side side, int dim, row *block[BLOCK], size_t base, int sink)
+static void code_head(const char *spec, kvf_side side, int dim, const kvf_calibrated_layer *known, int head, row *block[BLOCK],
+                      size_t base, int sink)
 {
     kvf_spec_info info;
     float *x = get((size_t)(BLOCK * dim) * sizeof(float));
@@ -145,8 +148,8 @@ static void code_head(const char *spec, kvf_side side, int dim, row *block[BLOCK
     void *record = aligned_alloc(64, info.block_bytes);
     if (!record) abort();
     for (int t = 0; t < BLOCK; t++) memcpy(x + t * dim, block[t]->exact + base, (size_t)dim * sizeof(float));
-    if (kvf_op_encode(spec, side, dim, x, record) != KVF_OK) abort();
-    if (kvf_op_decode(spec, side, dim, record, x) != KVF_OK) abort();
+    if (kvf_op_encode_calibrated(spec, side, dim, known, head, x, record) != KVF_OK) abort();
+    if (kvf_op_decode_calibrated(spec, side, dim, known, head, record, x) != KVF_OK) abort();
     for (int t = 0; t < BLOCK; t++)
         if (block[t]->slot >= sink) memcpy(block[t]->seen + base, x + t * dim, (size_t)dim * sizeof(float));
     free(record);
@@ -158,10 +161,11 @@ static void code_block(oracle *o, row *block[BLOCK])
     for (int i = 0; i < o->p->n_layers; i++) {
         const kvf_layer *l = &o->p->layers[i];
         if (l->share >= 0) continue;
+        const kvf_calibrated_layer *known = o->p->calibration ? &o->p->calibration->layers[i] : NULL;
         for (int h = 0; h < l->kv_heads; h++) {
-            code_head(l->k ? l->k : o->p->k, KVF_K, l->k_dim, block, o->at[i][0] + (size_t)(h * l->k_dim), o->p->sink);
-            if (!l->v_in_k)
-                code_head(l->v ? l->v : o->p->v, KVF_V, l->v_dim, block, o->at[i][1] + (size_t)(h * l->v_dim), o->p->sink);
+            const size_t k = o->at[i][0] + (size_t)(h * l->k_dim), v = o->at[i][1] + (size_t)(h * l->v_dim);
+            code_head(l->k ? l->k : o->p->k, KVF_K, l->k_dim, known, h, block, k, o->p->sink);
+            if (!l->v_in_k) code_head(l->v ? l->v : o->p->v, KVF_V, l->v_dim, known, h, block, v, o->p->sink);
         }
     }
     for (int t = 0; t < BLOCK; t++) block[t]->coded = block[t]->slot >= o->p->sink;

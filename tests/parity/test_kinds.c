@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT
  * Packed records: score, mix and unfold of every inner kind, on records of every codec and on invented ones that no codec makes:
  * all widths, both sides, groups of any size. */
+#include "codec/shared/entries.h"
 #include "gpu/kernels/trellis.h"
 #include "gpu/kernels/value.h"
+#include "gpu/kernels/vector.h"
+#include "../unit/books.h"
 #include "parity.h"
 
 /* Of value (t, c): what its terms may add up to before they cancel, and the part of it before the scale, with that scale. */
@@ -18,8 +21,10 @@ static void magnitudes(const kvf_part *part, const void *record, size_of_value *
         for (int c = 0; c < part->dim; c++) {
             size_of_value *m = out + t * part->dim + c;
             *m = (size_of_value){0};
-            if (part->kind == KVF_KIND_HALF) {
-                m->all = fabsf(kvfi_value_half(&s, record, t, c));
+            if (part->kind == KVF_KIND_HALF || part->kind == KVF_KIND_VECTOR) {
+                m->all =
+                    fabsf(part->kind == KVF_KIND_HALF ? kvfi_value_half(&s, record, t, c) : kvfi_value_vector(&s, record, t, c));
+                m->level = m->all, m->scale = 1;
                 continue;
             }
             const int i = part->kind == KVF_KIND_CHANNEL ? kvfi_scale_index_channel(&s, t, c) : kvfi_scale_index_token(&s, t, c);
@@ -151,7 +156,7 @@ static void spoil_padding(const kvf_part *part, uint8_t *record, uint64_t *state
     const size_t half = part->kind == KVF_KIND_HALF, sections = part->has_min ? 2 : 1;
     for (int c = part->dim; c < part->dim_pad; c++)
         for (int t = 0; t < KVF_BLOCK; t++) {
-            if (part->kind == KVF_KIND_SUM) continue; /* tests/oracle spoils it */
+            if (part->kind == KVF_KIND_SUM || part->kind == KVF_KIND_VECTOR) continue; /* tests/oracle spoils it; none is kept */
             if (half)
                 kvfi_halves(record, 0)[kvfi_half_index(&s, t, c)] = 0x7e00;
             else
@@ -183,6 +188,23 @@ static void check_record(const kvfi_kernels *scalar, const kvfi_kernels *fast, c
     free(magnitude);
 }
 
+/* Coding with the exact entries of the set writes what scalar code writes. */
+static void check_same_bytes(const kvfi_kernels *fast, const kvf_part *part, const uint8_t *record, int dim, ci_kind kind,
+                             uint64_t seed)
+{
+    kvf_part with = *part;
+    float *x = ci_alloc((size_t)part->dim_pad * KVF_BLOCK * sizeof(float));
+    uint8_t *other = ci_alloc(part->bytes);
+    with.kernels = fast;
+    ci_fill(x, dim, kind, seed);
+    memset(other, 0xa5, part->bytes);
+    part->codec->encode(&with, x, other);
+    for (size_t i = 0; i < part->bytes; i++)
+        if (record[i] != other[i]) fail_msg("%s, %s: byte %zu of the record differs", fast->name, part->canonical, i);
+    free(other);
+    free(x);
+}
+
 /* ---- records of codecs ----------------------------------------------------------------------------------------------------- */
 
 static void check_codec(const kvfi_kernels *scalar, const kvfi_kernels *fast, const char *spec, kvf_side side, int *round)
@@ -192,15 +214,17 @@ static void check_codec(const kvfi_kernels *scalar, const kvfi_kernels *fast, co
             kvf_part part;
             char error[256];
             const int dim = ci_dims[d];
-            const uint64_t seed = (uint64_t)++ * round;
+            const uint64_t seed = (uint64_t)++*round;
             if ((d + kind + *round) % CI_SHARE) continue; /* another share for each codec */
             px_at("%s: %s, %s, %d channels, %s, round %d", fast->name, spec, side ? "values" : "keys", dim, ci_kind_name[kind],
                   *round);
-            if (kvfi_part_setup(spec, side, dim, &part, error, sizeof error)) continue; /* e.g. a rotation of odd sizes */
+            if (kvfi_part_setup_calibrated(spec, side, dim, tb_layer(), &part, error, sizeof error))
+                continue; /* e.g. a rotation of odd sizes */
             float *x = ci_alloc((size_t)part.dim_pad * KVF_BLOCK * sizeof(float));
             uint8_t *record = ci_alloc(part.bytes);
             ci_fill(x, dim, (ci_kind)kind, seed);
             part.codec->encode(&part, x, record);
+            check_same_bytes(fast, &part, record, dim, (ci_kind)kind, seed);
             check_record(scalar, fast, &part, record, *round, seed);
             free(record);
             free(x);
@@ -271,9 +295,9 @@ static void check_invented(const kvfi_kernels *scalar, const kvfi_kernels *fast,
             for (int g = 0; g < 6; g++) {
                 uint64_t seed = (uint64_t)++round;
                 const int group = groups[kind == KVF_KIND_CHANNEL][g], has_min = (round + d) % 2 && !table;
-                if (g > 1 && (g + d + bits) % 4) continue;      /* the usual groups always, the others by turns */
+                if (g > 1 && (g + d + bits) % 4) continue;               /* the usual groups always, the others by turns */
                 if (CI_SHARE > 3 && (g + d + bits + side) % 4) continue; /* where that is slow, those by turns, too */
-                if (trellis && (g || ci_dims[d] < 8)) continue; /* which knows no groups */
+                if (trellis && (g || ci_dims[d] < 8)) continue;          /* which knows no groups */
                 kvf_part part = invent(kind, (kvf_side)side, bits, trellis ? ci_dims[d] : group, has_min, ci_dims[d]);
                 if (table) invent_table(&part, &seed);
                 part.next_offset = (int64_t)part.bytes; /* fetching ahead may not matter, least of all past what exists */
@@ -287,6 +311,34 @@ static void check_invented(const kvfi_kernels *scalar, const kvfi_kernels *fast,
             }
 }
 
+/* Random indices into random centroids. */
+static void check_product(const kvfi_kernels *scalar, const kvfi_kernels *fast, int sub, int bits)
+{
+    int round = sub * 100 + bits;
+    float *book = ci_alloc(((size_t)sub << bits) * sizeof *book);
+    for (int side = KVF_K; side <= KVF_V; side++)
+        for (int d = 0; d < CI_DIMS; d++) {
+            uint64_t seed = (uint64_t)++round;
+            if (ci_dims[d] % sub || (CI_SHARE > 3 && (d + bits + side) % 4)) continue;
+            kvf_part part = {
+                .kind = KVF_KIND_VECTOR, .side = (kvf_side)side, .bits = bits, .sub = sub, .t_group = 1, .book = book};
+            kvfi_part_layout(&part, ci_dims[d]);
+            for (int i = 0; i < sub << bits; i++) book[i] = (float)ci_gauss(&seed);
+            if (round % 2) kvfi_round_to_entries(book, (size_t)sub << bits);
+            uint8_t *entries = ci_alloc(kvfi_entries_bytes(&part, 1) + 64);
+            if (kvfi_entries_bytes(&part, 1)) kvfi_entries_fill(&part, 1, entries), part.entries = entries;
+            assert_true(!part.entries == (bits != 8 || sub == 2 || round % 2 == 0));
+            px_at("%s: product codes, %d channels x %d bits, %s, %d channels", fast->name, sub, bits, side ? "values" : "keys",
+                  ci_dims[d]);
+            uint8_t *record = ci_alloc(part.bytes);
+            for (size_t i = 0; i < part.bytes; i++) record[i] = (uint8_t)(ci_next(&seed) >> 32);
+            check_record(scalar, fast, &part, record, round, seed);
+            free(record);
+            free(entries);
+        }
+    free(book);
+}
+
 static void widths(const kvfi_kernels *scalar, const kvfi_kernels *fast)
 {
     for (int bits = 1; bits <= 8; bits++) {
@@ -295,6 +347,8 @@ static void widths(const kvfi_kernels *scalar, const kvfi_kernels *fast)
         check_invented(scalar, fast, KVF_KIND_CHANNEL, bits);
         if (bits <= 4) check_invented(scalar, fast, KVF_KIND_TRELLIS, bits);
     }
+    for (int bits = 1; bits <= 12; bits++)
+        for (int sub = 2; sub <= 8; sub *= 2) check_product(scalar, fast, sub, bits);
 }
 
 static void test_widths(void **state)

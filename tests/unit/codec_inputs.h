@@ -152,13 +152,15 @@ static inline int ci_takes(const char *spec, kvf_side side, int d, int kind)
     return (n + (unsigned)d + (unsigned)kind) % CI_SHARE == 0;
 }
 
-/* Has the spec a meaning for that head size? rot=h wants an even one, outliers=N more than N channels, a trellis 8. */
+/* Has the spec a meaning for that head size? rot=h wants an even one, outliers=N more than N channels, a trellis 8, product codes whole
+ * sub-vectors. */
 static inline int ci_fits(const char *spec, int dim)
 {
     const char *outliers = strstr(spec, "outliers=");
     const char *rot = strstr(spec, "rot=h");
     if (rot && dim % 2 && (!rot[5] || rot[5] == ',')) return 0;
     if (!strncmp(spec, "tcq", 3) && (spec[3] - '0') * dim < 32) return 0;
+    if (!strncmp(spec, "vecinfer", 8) && dim % (strstr(spec, "sub=2") ? 2 : !strncmp(spec, "vecinfer2", 9) ? 4 : 8)) return 0;
     return !outliers || atoi(outliers + 9) < dim;
 }
 
@@ -166,6 +168,12 @@ static inline int ci_fits(const char *spec, int dim)
 static inline int ci_sum(const char *spec)
 {
     return !strncmp(spec, "prod", 4) || !strncmp(spec, "qjl", 3) || strstr(spec, "outliers=");
+}
+
+/* Product codes: centroids come from a calibration, and a value has no code of its own. */
+static inline int ci_product(const char *spec)
+{
+    return !strncmp(spec, "vecinfer", 8);
 }
 
 /* Calls fn for every example of every codec and each of its sides. */

@@ -11,6 +11,7 @@
 
 #include "../oracle/oracle_codec.h"
 #include "../oracle/oracle_rotation.h"
+#include "books.h"
 #include "codec_inputs.h"
 
 /* THE table of limits. Each is the largest error of one value, made from its group: `range` = maximum - minimum, `peak` = largest
@@ -66,7 +67,11 @@ static shape shape_of(const char *spec, kvf_side side, int dim)
     } else {
         s.bits = spec[1] - '0';
     }
-    s.known = oracle_read_rotation(spec, norms && !ci_sum(spec) ? "h1" : "none", dim, &s.rotation);
+    s.known = oracle_read_rotation(spec,
+                                   norms && !ci_sum(spec)              ? "h1"
+                                   : ci_product(spec) && side == KVF_K ? "h"
+                                                                       : "none",
+                                   dim, &s.rotation);
     if (norms) s.group = s.rotation.size;
     return s;
 }
@@ -234,12 +239,31 @@ static void check_limits(const char *spec, kvf_side side, int head_dim, ci_kind 
  * Tables: |x - y| <= |x| + |y|, and |y| = |x| under rule n1; rule n2 is at most sqrt(3) away (values_never_come_back_far_away), and two
  * parts add up as squares. A trellis promises the nearest of its paths to the whole vector; the limit is twice the deviation that is
  * left of a normal one, for rows that are not normal and for the norm rule. */
+/* Product codes: every sub-vector is at least as near as the shortest centroid would be, so the vector is off by its own length and
+ * those of dim / sub shortest centroids at most. */
+static double shortest_centroids(const char *spec, kvf_side side, int dim)
+{
+    int sub = 0, bits = 0;
+    double least = HUGE_VAL;
+    kvf_spec_info info;
+    assert_int_equal(kvf_spec_check(spec, side, dim, &info, NULL, 0), KVF_OK);
+    assert_int_equal(sscanf(info.canonical, "vecinfer:sub=%d,bits=%d", &sub, &bits), 2);
+    const float *book = tb_book(side, sub, bits, strstr(spec, "per=head") ? 1 : -1);
+    for (int i = 0; i < 1 << bits; i++) {
+        double square = 0;
+        for (int j = 0; j < sub; j++) square += (double)book[i * sub + j] * (double)book[i * sub + j];
+        least = fmin(least, square);
+    }
+    return sqrt(least * dim / sub);
+}
+
 static double sum_row_limit(const char *spec, int dim)
 {
     const int m = strstr(spec, "m=") ? atoi(strstr(spec, "m=") + 2) : (dim + 15) / 16 * 16;
     double signs = 1.2534 / m * (sqrt(m) + sqrt(dim) + 6) * sqrt(m);
     int padded = 16;
     while (padded < dim) padded *= 2;
+    if (ci_product(spec)) return 1 + 1e-6; /* f32 distances */
     if (!strncmp(spec, "turbo", 5)) return 2;
     if (!strncmp(spec, "tcq", 3)) return 2 * (double[]){0.54, 0.28, 0.15, 0.08}[spec[3] - '1'];
     if (!strstr(spec, "sketch=iid")) signs = 1.2534 * sqrt((double)padded / m);
@@ -251,14 +275,16 @@ static double sum_row_limit(const char *spec, int dim)
  * 0.36 / 0.64 = 0.57. 0: no limit, fewer directions than dimensions (a power of two), or independent ones, are no vector code. */
 static double gauss_limit(const char *spec, int dim)
 {
+    if (ci_product(spec)) return 0; /* random centroids */
     if (!strncmp(spec, "tcq", 3)) return (double[]){0.44, 0.12, 0.035, 0.010}[spec[3] - '0' - 1];
     const int sketch = !strncmp(spec, "qjl", 3) || !strncmp(spec, "prod", 4);
     if (strstr(spec, "sketch=iid") || strstr(spec, "m=") || (sketch && (dim & (dim - 1)))) return 0;
     return 0.65;
 }
 
-static void check_rows(const char *spec, int dim, ci_kind kind, const double *x, const double *y)
+static void check_rows(const char *spec, kvf_side side, int dim, ci_kind kind, const double *x, const double *y)
 {
+    const double besides = ci_product(spec) ? shortest_centroids(spec, side, dim) * (1 + 1e-6) : 0;
     double energy = 0, error = 0;
     for (int t = 0; t < CI_TOKENS; t++) {
         double xx = 0, dd = 0;
@@ -266,7 +292,7 @@ static void check_rows(const char *spec, int dim, ci_kind kind, const double *x,
         energy += xx, error += dd;
         /* lengths below half of the smallest f16 are lost; the next are as much as 2^-25 off, whatever the codes */
         const double limit = sum_row_limit(spec, dim);
-        if (sqrt(dd) > limit * sqrt(xx) + fmax(limit, 1) * 0x1p-25 * 1.3 * sqrt(dim))
+        if (sqrt(dd) > limit * sqrt(xx) + besides + fmax(limit, 1) * 0x1p-25 * 1.3 * sqrt(dim))
             fail_msg("%s, head size %d, input '%s', token %d: off by %g of %g", spec, dim, ci_kind_name[kind], t, sqrt(dd),
                      sqrt(xx));
     }
@@ -287,8 +313,8 @@ static int round_trip(const char *spec, kvf_side side, int dim, const float *x, 
     assert_int_equal(kvf_spec_check(spec, side, dim, &info, NULL, 0), KVF_OK);
     float *back = ci_alloc((size_t)(CI_TOKENS * dim) * sizeof *back);
     void *record = ci_alloc(info.block_bytes);
-    assert_int_equal(kvf_op_encode(spec, side, dim, x, record), KVF_OK);
-    assert_int_equal(kvf_op_decode(spec, side, dim, record, back), KVF_OK);
+    assert_int_equal(tb_encode(spec, side, dim, x, record), KVF_OK);
+    assert_int_equal(tb_decode(spec, side, dim, record, back), KVF_OK);
     for (int i = 0; i < CI_TOKENS * dim; i++) assert_true(isfinite(back[i]));
     turn(&s.rotation, x, in);
     turn(&s.rotation, back, out);
@@ -312,12 +338,12 @@ static void one_spec(const char *spec, kvf_side side, void *user)
             int beyond = kind == CI_LARGE && (!strcmp(spec, "q4_0:rot=h") || (!strncmp(spec, "uni", 3) && dim > 1));
             beyond |= kind == CI_LARGE &&
                       (!strncmp(spec, "turbo", 5) || !strncmp(spec, "rvq", 3)); /* also without: most levels are below 1 */
-            const int whole = ci_sum(spec) || !strncmp(spec, "tcq", 3);         /* limits of whole vectors */
-            beyond |= kind == CI_LARGE && whole;
+            const int whole = ci_sum(spec) || ci_product(spec) || !strncmp(spec, "tcq", 3); /* limits of whole vectors */
+            beyond |= kind == CI_LARGE && whole && !ci_product(spec);
             if (!round_trip(spec, side, dim, x, in, out) || beyond)
                 ;
             else if (whole)
-                check_rows(spec, dim, (ci_kind)kind, in, out);
+                check_rows(spec, side, dim, (ci_kind)kind, in, out);
             else
                 check_limits(spec, side, dim, (ci_kind)kind, in, out);
             free(x), free(in), free(out);
