@@ -27,7 +27,9 @@ static const cli_option options[] = {
     COUNT("--positions", positions, 16, 1 << 20, "3000",
           "positions that are sampled of them, of every head; memory grows with it"),
     WORD("--codebooks", "LIST", books,
-         "also train codebooks for product codes, as 4x8,v8x12: channels x bits, of keys and values or of one side"),
+         "also train codebooks for product codes, as 4x8,v8x12,4x8h: channels x bits, of keys and values or of one side, h: a "
+         "table of "
+         "every KV head"),
 
     CLI_HEAD("how"),
     COUNT("-t --threads", threads, 0, 256, "0", "threads; 0: as many as there are, half above four"),

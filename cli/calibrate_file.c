@@ -49,8 +49,8 @@ static void add_layer(writer *w, int32_t il, const kvf_llama_layer_t *s, const c
     }
     for (int i = 0; i < books->n; i++) {
         const kvf_codebook *b = &books->book[i];
-        snprintf(name, sizeof name, "codebook.%c.%dx%d", b->side == KVF_K ? 'k' : 'v', b->sub, b->bits);
-        add(w, il, name, r->book[i], b->sub, (int64_t)1 << b->bits, b->heads);
+        snprintf(name, sizeof name, "codebook.%c.%dx%d%s", b->side == KVF_K ? 'k' : 'v', b->sub, b->bits, b->heads ? "" : "h");
+        add(w, il, name, r->book[i], b->sub, (int64_t)1 << b->bits, b->heads ? b->heads : s->kv_heads);
     }
 }
 

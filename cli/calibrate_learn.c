@@ -14,10 +14,11 @@ const char *const calibrate_score_name[CALIBRATE_SCORES_N] = {
 
 /* ---- codebooks asked for ----------------------------------------------------------------------------------------------------- */
 
-static bool add_book(calibrate_books *b, kvf_side side, int sub, int bits)
+/* heads 0: as many tables as the layer has KV heads. */
+static bool add_book(calibrate_books *b, kvf_side side, int sub, int bits, int heads)
 {
     if (b->n == CALIBRATE_BOOKS) return false;
-    b->book[b->n++] = (kvf_codebook){.side = side, .sub = sub, .bits = bits, .heads = 1};
+    b->book[b->n++] = (kvf_codebook){.side = side, .sub = sub, .bits = bits, .heads = heads};
     return true;
 }
 
@@ -27,14 +28,17 @@ int calibrate_books_parse(calibrate_books *books, const char *text)
     for (const char *p = text; p && *p; p += *p == ',') {
         const char side = *p == 'k' || *p == 'v' ? *p++ : 0;
         int sub, bits, used = 0;
-        bool good = sscanf(p, "%1dx%2d%n", &sub, &bits, &used) == 2 && (p[used] == ',' ? p[used + 1] : !p[used]);
+        bool good = sscanf(p, "%1dx%2d%n", &sub, &bits, &used) == 2;
+        const int heads = good && p[used] == 'h' ? 0 : 1;
+        used += !heads;
+        good = good && (p[used] == ',' ? p[used + 1] : !p[used]);
         good = good && (sub == 2 || sub == 4 || sub == 8) && bits >= 1 && bits <= 12;
-        if (good && side != 'v') good = add_book(books, KVF_K, sub, bits);
-        if (good && side != 'k') good = add_book(books, KVF_V, sub, bits);
+        if (good && side != 'v') good = add_book(books, KVF_K, sub, bits, heads);
+        if (good && side != 'k') good = add_book(books, KVF_V, sub, bits, heads);
         if (!good) {
             cli_error(
                 "--codebooks: '%s' is not a list like 4x8,v8x12: channels of a sub-vector (2, 4 or 8) x bits (1 to 12), for one "
-                "side with k or v before it, %d tables at most",
+                "side with k or v before it, h behind it for a table of every KV head, %d at most",
                 text, CALIBRATE_BOOKS);
             return CLI_USAGE;
         }
@@ -204,9 +208,10 @@ int calibrate_learn(const calibrate_collection *c, int32_t il, const calibrate_b
     int rc = kvf_calibrate_layer(&s, &r->learnt, error, sizeof error);
     for (int32_t h = 0; h < l->info.kv_heads && !rc; h++) rank_head(c, l, h, r);
     for (int i = 0; i < books->n && !rc && !cli_interrupted(); i++) {
-        const kvf_codebook *b = &books->book[i];
-        r->book[i] = cli_alloc((size_t)b->sub << b->bits, sizeof **r->book);
-        rc = kvf_calibrate_codebook(&s, b, r->learnt.turns ? r->learnt.k_mean : NULL, r->learnt.k_lambda, seed + (uint64_t)il,
+        kvf_codebook b = books->book[i];
+        if (!b.heads) b.heads = l->info.kv_heads;
+        r->book[i] = cli_alloc(((size_t)b.heads * (size_t)b.sub) << b.bits, sizeof **r->book);
+        rc = kvf_calibrate_codebook(&s, &b, r->learnt.turns ? r->learnt.k_mean : NULL, r->learnt.k_lambda, seed + (uint64_t)il,
                                     r->book[i], error, sizeof error);
     }
     free_samples(&s);

@@ -177,12 +177,13 @@ static int take(const kvf_llama_calibration *c, int32_t il, const char *what, co
     return KVF_OK;
 }
 
-/* "blk.3.codebook.k.4x8": side, channels of a sub-vector, bits. Others are not codebooks. */
+/* "blk.3.codebook.k.4x8": side, channels of a sub-vector, bits; an h behind them: a table of every KV head. Others are not codebooks. */
 static int read_book_name(const char *name, int *il, kvf_codebook *b)
 {
-    char side, rest;
-    int sub, bits;
-    if (sscanf(name, "blk.%d.codebook.%c.%dx%d%c", il, &side, &sub, &bits, &rest) != 4) return 0;
+    char side;
+    int sub, bits, end = 0;
+    if (sscanf(name, "blk.%d.codebook.%c.%dx%d%n", il, &side, &sub, &bits, &end) != 4) return 0;
+    if (name[end] && strcmp(name + end, "h") != 0) return 0;
     *b = (kvf_codebook){.side = side == 'k' ? KVF_K : KVF_V, .sub = sub, .bits = bits};
     return (side == 'k' || side == 'v') && (sub == 2 || sub == 4 || sub == 8) && bits >= 1 && bits <= 12;
 }

@@ -35,7 +35,8 @@ void kvfi_transform_keys(float *x, int64_t n, int32_t dim, const float *centre, 
 
 /* A codebook, centroids[2^bits][sub], for the sub-vectors of all rows of `sets`: of transformed keys, of values as they are; the last
  * sub-vector of a row is filled with zeros. Of more than KVFI_TRAINING_MOST sub-vectors (twice as many from 11 bits on) that many are
- * drawn, evenly spread: memory is bounded. sub 2, 4 or 8; bits 1 to 12; dim 1 to 1024. Errors as kvfi_kmeans. */
+ * drawn, evenly spread: memory is bounded. Centroids are rounded to what fits bytes (codec/shared/entries.h) unless that adds 2 % to the
+ * error.  sub 2, 4 or 8; bits 1 to 12; dim 1 to 1024. Errors as kvfi_kmeans. */
 enum { KVFI_TRAINING_MOST = 1 << 16 };
 int kvfi_train_codebook(kvf_side side, int32_t dim, int32_t sub, int32_t bits, const kvfi_training_rows *sets, int32_t n_sets,
                         uint64_t seed, float *centroids, const kvf_allocator *a);
