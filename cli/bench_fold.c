@@ -2,6 +2,7 @@
  * Our codecs as rows of the bench, through the public API: one cache of many layers, one decoded token, the calling program's
  * OpenMP threads. */
 #include "bench.h"
+#include "bench_books.h"
 
 #include <ggml.h>
 #include <jansson.h>
@@ -19,6 +20,7 @@ typedef struct fold {
     kvf_params params;
     kvf_layer *layer; /* [layers] */
     kvf_cache *cache;
+    bench_books books;
     kvf_attention *ask; /* [layers] */
     int32_t *cells;     /* [layers][PREFILL] */
     float *out;         /* [layers][q_heads][head_dim] */
@@ -166,6 +168,7 @@ static void release(void *self)
 {
     fold *f = self;
     kvf_cache_free(&f->cache);
+    bench_books_free(&f->books);
     free(f->layer);
     free(f->ask);
     free(f->cells);
@@ -209,6 +212,10 @@ static int build(fold *f, size_t pool, bench_arm *arm)
         return -1;
     }
     describe(f);
+    if (bench_books_make(&f->books, f->choice, f->data, f->layers, &f->params.calibration) != 0) {
+        snprintf(f->error, sizeof f->error, "out of memory");
+        return -1;
+    }
     if (kvf_cache_create(&f->cache, &f->params) != KVF_OK) return -1;
     if (fill(f) != KVF_OK) {
         snprintf(f->error, sizeof f->error, "%s", kvf_cache_error(f->cache));

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT
  * Operations alone, each with the plain loop that says the same. What encode and decode are compared with is what a cache without
  * codes does with a row: to f16 and back. */
+#include "bench_books.h"
 #include "bench_ops.h"
 #include "measure_random.h"
 
 #include <ggml.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static size_t lines(size_t bytes)
@@ -206,11 +208,80 @@ static int merge_plain(const bench_op *op, const void *in, void *out)
     return KVF_OK;
 }
 
+/* ---- product codes ----------------------------------------------------------------------------------------------------------- */
+
+enum { SUB = 4, CENTROIDS = 256 };
+
+/* in: values, then centroids. */
+static int nearest(const bench_op *op, const void *in, void *out)
+{
+    const float *x = in;
+    return kvf_op_nearest_centroid(x, (int64_t)op->values / SUB, SUB, x + op->values, CENTROIDS, out);
+}
+
+/* All distances, then the least of each row. */
+static int nearest_plain(const bench_op *op, const void *in, void *out)
+{
+    const float *x = in, *centroid = x + op->values;
+    const size_t n = op->values / SUB;
+    uint16_t *index = out;
+    float *matrix = malloc(n * CENTROIDS * sizeof *matrix);
+    if (!matrix) return KVF_E_NOMEM;
+    for (size_t i = 0; i < n * CENTROIDS; i++) {
+        matrix[i] = 0;
+        for (int c = 0; c < SUB; c++) {
+            const float miss = x[i / CENTROIDS * SUB + (size_t)c] - centroid[i % CENTROIDS * SUB + (size_t)c];
+            matrix[i] += miss * miss;
+        }
+    }
+    for (size_t i = 0; i < n; i++) {
+        index[i] = 0;
+        for (uint16_t k = 1; k < CENTROIDS; k++)
+            if (matrix[i * CENTROIDS + k] < matrix[i * CENTROIDS + index[i]]) index[i] = k;
+    }
+    free(matrix);
+    return KVF_OK;
+}
+
+/* in: indices, then centroids. */
+static const float *centroids_behind(const bench_op *op, const void *in)
+{
+    return (const float *)(const void *)((const uint16_t *)in + op->values / SUB);
+}
+
+static void fill_indices(const bench_op *op, uint64_t seed, void *in)
+{
+    uint16_t *index = in;
+    bench_op floats = *op;
+    floats.in_bytes = SUB * CENTROIDS * sizeof(float);
+    fill_floats(&floats, seed, (void *)(uintptr_t)centroids_behind(op, in));
+    for (size_t i = 0; i < op->values / SUB; i++) index[i] = (uint16_t)(measure_next(&seed) >> 56);
+}
+
+static int gather(const bench_op *op, const void *in, void *out)
+{
+    return kvf_op_gather_centroids(in, (int64_t)op->values / SUB, SUB, centroids_behind(op, in), CENTROIDS, out);
+}
+
+static int gather_plain(const bench_op *op, const void *in, void *out)
+{
+    const uint16_t *index = in;
+    const float *centroid = centroids_behind(op, in);
+    float *x = out;
+    for (size_t i = 0; i < op->values; i++) x[i] = centroid[index[i / SUB] * SUB + i % SUB];
+    return KVF_OK;
+}
+
 /* ---- codecs --------------------------------------------------------------------------------------------------------------- */
+
+static const kvf_calibrated_layer *books(const bench_op *op)
+{
+    return bench_books_layer(op->spec, op->side, op->dim);
+}
 
 static int encode(const bench_op *op, const void *in, void *out)
 {
-    return kvf_op_encode(op->spec, op->side, op->dim, in, out);
+    return kvf_op_encode_calibrated(op->spec, op->side, op->dim, books(op), 0, in, out);
 }
 
 static int to_f16(const bench_op *op, const void *in, void *out)
@@ -225,12 +296,12 @@ static void fill_record(const bench_op *op, uint64_t seed, void *in)
     bench_op floats = *op;
     floats.in_bytes = op->values * sizeof *x;
     fill_floats(&floats, seed, x);
-    if (kvf_op_encode(op->spec, op->side, op->dim, x, in) != KVF_OK) memset(in, 0, op->in_bytes);
+    if (kvf_op_encode_calibrated(op->spec, op->side, op->dim, books(op), 0, x, in) != KVF_OK) memset(in, 0, op->in_bytes);
 }
 
 static int decode(const bench_op *op, const void *in, void *out)
 {
-    return kvf_op_decode(op->spec, op->side, op->dim, in, out);
+    return kvf_op_decode_calibrated(op->spec, op->side, op->dim, books(op), 0, in, out);
 }
 
 /* As many values from f16; what the bits of a record say as f16 does not matter to the time. */
@@ -247,7 +318,8 @@ static double lost(const bench_op *op, const void *in, const void *out, const vo
 {
     (void)plain_out;
     float x[OPS_TOKENS * 1024];
-    return kvf_op_decode(op->spec, op->side, op->dim, out, x) == KVF_OK ? distance(x, in, op->values) : INFINITY;
+    return kvf_op_decode_calibrated(op->spec, op->side, op->dim, books(op), 0, out, x) == KVF_OK ? distance(x, in, op->values)
+                                                                                                 : INFINITY;
 }
 
 /* Encoded again, what was decoded must stay where it is, but for what the codec loses a second time. */
@@ -257,8 +329,9 @@ static double moved(const bench_op *op, const void *in, const void *out, const v
     (void)plain_out;
     _Alignas(64) uint8_t record[OPS_TOKENS * 1024 * 4];
     float x[OPS_TOKENS * 1024];
-    if (kvf_op_encode(op->spec, op->side, op->dim, out, record) != KVF_OK) return INFINITY;
-    return kvf_op_decode(op->spec, op->side, op->dim, record, x) == KVF_OK ? distance(x, out, op->values) : INFINITY;
+    if (kvf_op_encode_calibrated(op->spec, op->side, op->dim, books(op), 0, out, record) != KVF_OK) return INFINITY;
+    return kvf_op_decode_calibrated(op->spec, op->side, op->dim, books(op), 0, record, x) == KVF_OK ? distance(x, out, op->values)
+                                                                                                    : INFINITY;
 }
 
 /* ---- the list ------------------------------------------------------------------------------------------------------------- */
@@ -274,6 +347,8 @@ static double moved(const bench_op *op, const void *in, const void *out, const v
     X("kivi quantise, 4 bits", 4, v * 4, v + 8 * g, fill_floats, quantise, different_bytes, 0)                                   \
     X("kivi dequantise, 4 bits", 4, v + 8 * g, v * 4, fill_quantised, dequantise, different_bytes, 0)                            \
     X("hadamard", 0, v * 4, v * 4, fill_floats, hadamard, float_distance, 1e-5)                                                  \
+    X("nearest of 256 centroids", 8, v * 4 + 4096, v / 2, fill_floats, nearest, different_bytes, 0)                              \
+    X("gather centroids", 8, v / 2 + 4096, v * 4, fill_indices, gather, different_bytes, 0)                                      \
     X("merge", 0, (v + t) * 8, (v + t) * 4, fill_floats, merge, float_distance, 1e-5)
 
 static int fixed_op(int i, bench_op *op)
