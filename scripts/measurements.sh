@@ -104,6 +104,14 @@ for name in program numbers; do
     quality "smollm2-$name-first" "$smollm2_f32" 2048 -f "$results/$name-first.txt" --kv "uni4/uni4,turbo4/turbo4"
     quality "gemma-$name-first" "$gemma_f32" 1024 --score 255 -f "$results/$name-first.txt" --kv "uni4/uni4,turbo4/turbo4"
 done
+# Product codes need centroids: of the two models, from a part of the book that nothing is judged by.
+for model in smollm2 gemma; do
+    name=${model}_f32
+    [ -e "$results/$model-books.gguf" ] || kvfold calibrate -m "${!name}" -f "$text" --slice 1000000:65536 --chunks 3 --codebooks 4x8,8x8,8x10,8x12,k4x8h -o "$results/$model-books.gguf"
+done
+products=vecinfer2/f16,vecinfer2:per=head/f16,vecinfer2/vecinfer2,vecinfer1.5/vecinfer1.5,vecinfer1.25/vecinfer1.25,vecinfer1/vecinfer1
+quality vecinfer-smollm2 "$smollm2_f32" 2048 "${slice[@]}" --calibration "$results/smollm2-books.gguf" --kv "$products"
+quality vecinfer-gemma "$gemma_f32" 1024 --score 255 "${slice[@]}" --calibration "$results/gemma-books.gguf" --kv "$products"
 written=(-f tests/text/german.txt -f tests/text/chinese.txt -f tests/text/program.txt)
 quality smollm2-texts "$smollm2_f32" 2048 "${written[@]}" --kv "$few"
 quality gemma-texts "$gemma_f32" 1024 --score 255 "${written[@]}" --kv "$few"
