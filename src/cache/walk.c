@@ -128,7 +128,7 @@ static void use_tables(walk *w, int32_t epoch, int64_t segment)
 /* Where the share of a segment of an epoch is remembered. The last epoch has nearly all segments. */
 static int64_t entry_of(const walk *w, int32_t epoch, int64_t segment)
 {
-    return (segment + epoch) % w->n_known;
+    return (segment + epoch) & (w->n_known - 1); /* a power of two */
 }
 
 /* The same share for a segment of the epoch in use, from memory. In chains segments come in any order, and centres can only be turned
@@ -205,8 +205,7 @@ static void cap_scores(const walk *w, float *s)
 static void hide(float *s, uint64_t seen)
 {
     if (seen == ~(uint64_t)0) return;
-    for (int i = 0; i < KVF_BLOCK; i++)
-        if (!(seen >> i & 1)) s[i] = -INFINITY;
+    for (int i = 0; i < KVF_BLOCK; i++) s[i] = seen >> i & 1 ? s[i] : -INFINITY;
 }
 
 /* Scores of history: softcap, ALiBi by distance, mask by positions: from `first` on, or each its own. */
@@ -274,13 +273,31 @@ static void turn_tile(const walk *w)
             w->tile_v[t * w->v_stride + d] = d < (size_t)w->layer->v_dim ? w->tile_k[d * KVF_BLOCK + t] : 0;
 }
 
-/* What the centre, subtracted before coding, adds to the score of each row of a bin. */
+/* Entries of a bin's rows, and whether all of them are known. Segments change at each row, so no branch depends on one. */
+static int entries_of(const walk *w, const kvfi_bin *bin, int32_t entry[KVF_BLOCK])
+{
+    int32_t segment[KVF_BLOCK];
+    int64_t differ = 0;
+    for (int i = 0; i < KVF_BLOCK; i++) segment[i] = (int32_t)((uint32_t)bin->pos[i] / KVFI_SEGMENT);
+    for (int i = 0; bin->earlier && i < KVF_BLOCK; i++) segment[i] -= (int32_t)(bin->earlier >> i & 1);
+    for (int i = 0; i < KVF_BLOCK; i++) entry[i] = (segment[i] + w->epoch) & (w->n_known - 1);
+    for (int i = 0; i < KVF_BLOCK; i++) differ |= w->known[entry[i]] ^ ((int64_t)segment[i] * KVFI_EPOCHS + w->epoch);
+    return !differ;
+}
+
+/* What the centre, subtracted before coding, adds to the score of each row of a bin; of dead rows it does not matter. */
 static void add_bin_offsets(walk *w, const kvfi_bin *bin)
 {
-    for (int32_t i = 0; i < KVF_BLOCK; i++) {
-        if (!(bin->alive >> i & 1)) continue;
+    int32_t entry[KVF_BLOCK];
+    float *s = w->scores;
+    if (entries_of(w, bin, entry)) {
+        for (int32_t v = 0; v < w->n; v++, s += KVF_BLOCK)
+            for (int i = 0; i < KVF_BLOCK; i++) s[i] += w->offsets[entry[i] * w->n + v];
+        return;
+    }
+    for (int i = 0; i < KVF_BLOCK; i++) {
         const float *offsets = offsets_of(w, kvfi_bin_segment(bin, i));
-        for (int32_t v = 0; v < w->n; v++) w->scores[(size_t)v * KVF_BLOCK + (size_t)i] += offsets[v];
+        for (int32_t v = 0; v < w->n; v++) s[v * KVF_BLOCK + i] += offsets[v];
     }
 }
 
@@ -577,13 +594,21 @@ static void write_partial(const walk *w, uint8_t *partial)
     memcpy(p + 2 * KVFI_DIRECT, w->acc, (size_t)w->n * w->v_stride * sizeof *p);
 }
 
+/* Links whose bins have that table set: queries are prepared once for each. */
+static void link_pieces(walk *w, int32_t epoch, int32_t from, int32_t to)
+{
+    for (int32_t i = from; i < to; i++)
+        if (kvfi_link_at(w->seq, w->store, i)->bin[w->item->head].epoch == epoch) link_piece(w, i);
+}
+
 /* Packed blocks of span `span`: equal shares of those that may be visible, in the table or in the chain. */
 static void body_pieces(walk *w, int32_t span)
 {
     const int64_t first = w->seq->first_block[w->layer->store], spans = w->c->attend.spans;
     const int64_t blocks = w->store->chained ? 0 : w->seq->n_blocks - first, links = w->seq->n_links[w->layer->store];
     for (int64_t b = blocks * span / spans; b < blocks * (span + 1) / spans; b++) block_piece(w, (int32_t)(first + b));
-    for (int64_t i = links * span / spans; i < links * (span + 1) / spans; i++) link_piece(w, (int32_t)i);
+    for (int32_t epoch = 0; epoch < (w->store->self ? w->seq->n_sets : 1); epoch++)
+        link_pieces(w, epoch, (int32_t)(links * span / spans), (int32_t)(links * (span + 1) / spans));
 }
 
 /* Largest score and whole denominator of each vector, attention sinks included. */
