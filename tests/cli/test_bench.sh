@@ -87,9 +87,9 @@ holds bench_save_kept cmp "$work/saved.json" "$work/before"
 holds bench_save_no_rest test -z "$(find "$work" -name 'saved.json.*')"
 
 # Two presets of the same codecs keep their names, a policy is refused by name, and a seed is kept.
-kv "${small[@]}" --context 70 --kv balanced,uni4/uni4,f16/f16,evict=window:budget=64 --seed 7 --cpu scalar --json
+kv "${small[@]}" --context 70 --kv balanced,uni4/uni4,f16/f16,evict=window:budget=256 --seed 7 --cpu scalar --json
 holds bench_policy_code test "$rc" -eq 2
-json bench_policy '[r["name"] for r in o["rows"] if "llama" not in r["name"]] == ["balanced", "uni4/uni4"] and ["drops tokens" in r and r.startswith("f16/f16,evict=window:budget=64:") for r in o["refused"]] == [True]'
+json bench_policy '[r["name"] for r in o["rows"] if "llama" not in r["name"]] == ["balanced", "uni4/uni4"] and ["drops tokens" in r and r.startswith("f16/f16,evict=window:budget=256:") for r in o["refused"]] == [True]'
 json bench_seed 'o["seed"] == 7 and o["machine"]["cpu"] == "scalar"'
 
 refuses bench_what 1 "attend" bench

@@ -395,7 +395,7 @@ typedef struct mortal {
 static void run_mortal(void *self)
 {
     mortal *x = self;
-    if (x->left > 0) work(x->a.m, x->a.seconds);
+    work(x->a.m, x->left > 0 ? x->a.seconds : 1e-6);
     x->left--;
 }
 
