@@ -92,6 +92,24 @@ static const json_t *find(const json_t *a, const json_t *x, const json_t *b, con
     return NULL;
 }
 
+/* The row called `name` that stands beside this one: in its run, and of several the next one, as bench ops writes pairs. */
+static const json_t *base_of(const json_t *result, const json_t *x, const char *name)
+{
+    size_t i;
+    json_t *row;
+    const json_t *found = NULL;
+    bool passed = false;
+    json_array_foreach(json_object_get(result, "rows"), i, row)
+    {
+        passed = passed || row == x;
+        if (strcmp(result_string(row, "name"), name) != 0 || !json_equal(json_object_get(row, "run"), json_object_get(x, "run")))
+            continue;
+        if (passed) return row;
+        found = row;
+    }
+    return found;
+}
+
 /* ---- comparing ------------------------------------------------------------------------------------------------------------ */
 
 static int samples(const json_t *row, double *us)
@@ -201,8 +219,8 @@ static const char *compare_row(side *a, side *b, json_t *out, int run)
         result_add_row(out, run, loss_json(a->row, b->row, (int)json_integer_value(look_up(a->result, a->row, "score"))));
         return NULL;
     }
-    a->base = find(a->result, a->row, a->result, base);
-    b->base = find(a->result, a->row, b->result, base);
+    a->base = base_of(a->result, a->row, base);
+    b->base = base_of(b->result, b->row, base);
     if (!a->base || !b->base) return "its baseline in A is not in B";
     if (!load_side(a) || !load_side(b)) return "without samples";
     json_t *row = row_json(a, b);

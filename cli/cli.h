@@ -91,7 +91,6 @@ int64_t cli_memory_total(void);
 int64_t cli_memory_peak(void); /* largest resident size of this process so far */
 int64_t cli_memory_resident(void);
 int64_t cli_memory_anonymous(void); /* resident without files, as mapped weights are; -1 unknown */
-int64_t cli_memory_allocated(void); /* what malloc has given out and not got back; -1 unknown */
 int cli_threads_default(void);
 bool cli_is_terminal(FILE *f);
 bool cli_is_directory(const char *path);

@@ -4,7 +4,6 @@
 #include "cli.h"
 
 #ifdef __GLIBC__
-#include <malloc.h>
 #endif
 #include <sched.h>
 #include <signal.h>
@@ -61,16 +60,6 @@ int64_t cli_memory_resident(void)
 int64_t cli_memory_anonymous(void)
 {
     return proc_bytes("/proc/self/status", "RssAnon");
-}
-
-int64_t cli_memory_allocated(void)
-{
-#if defined(__GLIBC__) && (__GLIBC__ > 2 || __GLIBC_MINOR__ >= 33)
-    struct mallinfo2 m = mallinfo2();
-    return (int64_t)(m.uordblks + m.hblkhd);
-#else
-    return -1;
-#endif
 }
 
 static int processors(void)
