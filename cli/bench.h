@@ -67,7 +67,8 @@ size_t bench_peer_bytes(int i, const bench_shape *shape, size_t pool);
 int bench_fold_create(const kv_choice *choice, const char *name, const bench_data *d, size_t pool, bench_arm *arm, char *error,
                       size_t error_size);
 
-/* The fields of a row that say which cache of ours it is: k, v, sink, window, exact_bits, evict, layers, preset. */
+/* The fields of a row that say which cache of ours it is: k, v, sink, window, exact_bits, evict, layers, calibration,
+ * cpu when one was asked for, preset. */
 void bench_fold_fields(const kv_choice *choice, struct json_t *row);
 
 /* Reads a buffer of `bytes` bytes once and does nothing else: the limit set by memory. */

@@ -237,6 +237,7 @@ void bench_fold_fields(const kv_choice *c, json_t *row)
     json_object_set_new(row, "evict", json_string(c->evict));
     if (c->layers.data) json_object_set_new(row, "layers", json_string(c->layers.data));
     if (c->calibration) json_object_set_new(row, "calibration", cli_json_text(c->calibration));
+    if (c->cpu) json_object_set_new(row, "cpu", json_string(c->cpu));
     if (c->preset) json_object_set_new(row, "preset", json_string(c->preset));
 }
 

@@ -35,7 +35,7 @@ foreach(model smollm2-135m-instruct-q4_1 gemma-3-270m-q4_k_m)
     list(APPEND wide "${data}/models/${file}")
     add_custom_command(OUTPUT "${data}/models/${file}" VERBATIM
         COMMAND $<TARGET_FILE:kvfold_cli> widen -m "${data}/models/${model}.gguf" -o "${data}/models/${file}" --type f32
-        DEPENDS "${PROJECT_SOURCE_DIR}/cli/widen.c" "${PROJECT_SOURCE_DIR}/cli/gguf_out.c" "${data}/models/${model}.gguf"
+        DEPENDS "${PROJECT_SOURCE_DIR}/cli/widen.c" "${PROJECT_SOURCE_DIR}/cli/gguf_out.c" "${PROJECT_SOURCE_DIR}/cli/whole_file.c" "${data}/models/${model}.gguf"
         COMMENT "Widening ${model}.gguf")
 endforeach()
 list(APPEND wide "${data}/models/key-bias-135m-f32.gguf")
