@@ -19,7 +19,8 @@ refuses word_too_many 1 "unexpected word 'world'" run -p hello world
 refuses flash_attention_off 1 "-fa: 'off'.*cannot be off" run -fa off
 refuses policy_unknown 1 "--evict: policy 'lru' does not exist; there are: none window" run -m x -p a --evict lru
 refuses policy_without_budget 1 "--evict: policy 'knorm' needs a budget" plan -m x --evict knorm
-refuses policy_budget_in_bytes 1 "--evict: .*budget is '64MiB'.*tokens, or" run -m x -p a --evict knorm:budget=64MiB
+refuses policy_budget_of_no_unit 1 "--evict: .*budget is '64Mib'.*tokens, 0.1% to 100%, or a size in KiB" run -m x -p a --evict knorm:budget=64Mib
+refuses policy_budget_zero 1 "--evict: .*budget is '0'" run -m x -p a --evict knorm:budget=0
 refuses policy_budget_too_small 1 "budget of 100 tokens is less than the 132.*first 4 and the newest 128" run -m x -p a --window 128 --evict window:budget=100
 refuses policy_of_an_arm 1 "--evict: policy 'knorm' has no option 'topk'" quality -m x -f y --kv f16/f16,window=0,evict=knorm:budget=99,topk=3
 refuses preset_unknown 1 "preset 'tinny'.*balanced" run -m x -p a --kv tinny
