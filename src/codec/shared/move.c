@@ -2,12 +2,15 @@
 #include "codec/shared/move.h"
 #include "codec/shared/part.h"
 
+#include "gpu/kernels/vector.h"
+
 #include <string.h>
 
 int kvfi_part_moves(const kvf_part *part)
 {
     if (part->block_mean) return 0;
-    return part->kind == KVF_KIND_HALF || kvfi_part_by_token(part) || (part->kind == KVF_KIND_SUM && !part->n_out);
+    return part->kind == KVF_KIND_HALF || part->kind == KVF_KIND_VECTOR || kvfi_part_by_token(part) ||
+           (part->kind == KVF_KIND_SUM && !part->n_out);
 }
 
 /* A code matrix of `width` channels (a multiple of 16) and 64 tokens. */
@@ -64,6 +67,14 @@ static void move_sum_kind(const kvf_part *part, const uint8_t *from, int32_t t, 
     }
 }
 
+static void move_vector_kind(const kvf_part *part, const uint8_t *from, int32_t t, uint8_t *to, int32_t u)
+{
+    for (int32_t m = 0; m < part->dim / part->sub; m++) {
+        const int old = kvfi_index_get(to, part->bits, m, u), now = kvfi_index_get(from, part->bits, m, t);
+        kvfi_index_flip(to, part->bits, m, u, old ^ now);
+    }
+}
+
 void kvfi_part_move(const kvf_part *part, const void *from, int32_t t, void *to, int32_t u)
 {
     const uint8_t *a = from;
@@ -72,6 +83,8 @@ void kvfi_part_move(const kvf_part *part, const void *from, int32_t t, void *to,
         move_half_kind(part, a, t, b, u);
     } else if (part->kind == KVF_KIND_SUM) {
         move_sum_kind(part, a, t, b, u);
+    } else if (part->kind == KVF_KIND_VECTOR) {
+        move_vector_kind(part, a, t, b, u);
     } else {
         const matrix m = {part->side == KVF_K, part->bits, part->dim_pad};
         move_codes(&m, a, t, b, u);

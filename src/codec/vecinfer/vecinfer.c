@@ -117,7 +117,7 @@ static void encode(const kvf_part *part, float *x, void *record)
         for (int32_t t = 0; t < KVF_BLOCK; t++)
             memcpy(some + t * part->sub, x + t * part->dim + m * part->sub, (size_t)part->sub * sizeof *some);
         KVFI_EXACT(part, nearest)(some, KVF_BLOCK, part->sub, part->book, 1 << part->bits, index);
-        for (int32_t t = 0; t < KVF_BLOCK; t++) kvfi_index_put(record, part->bits, m, t, index[t]);
+        for (int32_t t = 0; t < KVF_BLOCK; t++) kvfi_index_flip(record, part->bits, m, t, index[t]);
     }
 }
 

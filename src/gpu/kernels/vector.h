@@ -21,13 +21,13 @@ KVF_FN int kvfi_index_get(const KVF_GLOBAL uint8_t *record, int bits, int m, int
     return index & ((1 << bits) - 1);
 }
 
-/* ORs an index into zeroed memory. Two threads must not store into the same byte at once. */
-KVF_FN void kvfi_index_put(KVF_GLOBAL uint8_t *record, int bits, int m, int t, int index)
+/* Flips the bits of an index that are set in `bits_set`: in zeroed memory, stores it. Two threads must not store into the same byte at once. */
+KVF_FN void kvfi_index_flip(KVF_GLOBAL uint8_t *record, int bits, int m, int t, int bits_set)
 {
     KVF_GLOBAL uint8_t *run = record + (size_t)m * kvfi_run_bytes(bits);
     const int first = t * bits;
     for (int at = first / 8, got = -(first % 8); got < bits; at++, got += 8)
-        run[at] = (uint8_t)(run[at] | (got < 0 ? index << -got : index >> got));
+        run[at] = (uint8_t)(run[at] ^ (got < 0 ? bits_set << -got : bits_set >> got));
 }
 
 /* The centroid of sub-vector m of token t. */
