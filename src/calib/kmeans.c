@@ -270,7 +270,7 @@ int kvfi_train_codebook(kvf_side side, int32_t dim, int32_t sub, int32_t bits, c
     if (bytes && !sample) return KVF_E_NOMEM;
     fill_sample(side, dim, sub, sets, &d, sample);
     int rc = kvfi_kmeans(sample, d.some, sub, 1 << bits, seed, KVFI_KMEANS_ITERATIONS, centroids, a);
-    if (!rc) rc = round_book(sample, d.some, sub, 1 << bits, centroids, a);
+    if (!rc && kvfi_entries_fit(sub, bits)) rc = round_book(sample, d.some, sub, 1 << bits, centroids, a);
     kvfi_release(a, sample, bytes);
     return rc;
 }

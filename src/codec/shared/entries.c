@@ -28,7 +28,7 @@ static size_t floats_of(const kvf_part *part, int32_t heads)
 
 size_t kvfi_entries_bytes(const kvf_part *part, int32_t heads)
 {
-    if (part->kind != KVF_KIND_VECTOR || part->bits != 8 || part->sub < 4 || !part->book) return 0;
+    if (part->kind != KVF_KIND_VECTOR || !kvfi_entries_fit(part->sub, part->bits) || !part->book) return 0;
     const size_t n = floats_of(part, heads);
     const float unit = kvfi_entry_unit(part->book, n);
     for (size_t i = 0; unit > 0 && i < n; i++)

@@ -6,6 +6,12 @@
 
 #include "kvfold_codec.h"
 
+/* Geometries whose centroids kernels look up as bytes: an index of a byte, sub-vectors of a lane and more. */
+static inline int kvfi_entries_fit(int32_t sub, int32_t bits)
+{
+    return bits == 8 && sub >= 4;
+}
+
 /* The smallest power of two of which 127 reach the largest of n magnitudes; 0 when all are 0 or the power is not normal. */
 float kvfi_entry_unit(const float *x, size_t n);
 
