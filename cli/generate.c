@@ -141,8 +141,13 @@ static int does_not_fit(const generator *g, run_turn *t, int64_t n)
         say_full(g);
         return CLI_GO;
     }
-    cli_error("the prompt has %lld tokens, the context (-c) holds %lld, dropped ones counted (--evict %s). Give -c %lld or more",
-              (long long)n, (long long)g->s->positions, g->s->kv.evict, (long long)n + 1);
+    if (g->s->positions > g->s->context)
+        cli_error("the prompt has %lld tokens, and the model has positions for %lld, dropped ones counted", (long long)n,
+                  (long long)g->s->positions);
+    else
+        cli_error(
+            "the prompt has %lld tokens, the context (-c) holds %lld, dropped ones counted (--evict %s). Give -c %lld or more",
+            (long long)n, (long long)g->s->positions, g->s->kv.evict, (long long)n + 1);
     return CLI_CANNOT;
 }
 

@@ -208,8 +208,8 @@ KVF_API int kvf_batch_begin(kvf_cache *cache, const kvf_token *tokens, int32_t n
 KVF_API int kvf_batch_append(kvf_cache *cache, int32_t layer, const kvf_view *k, const kvf_view *v, const int32_t *cells);
 
 /* Stores the staged rows, seals whole blocks, frees blocks that left a window; last of all, for every block that was sealed, the policy
- * drops coded rows until each head is within its budget: the sink, the rows left of it, and R newest. Fails only with KVF_E_STATE: no batch open, or a
- * layer not appended (the batch then stays open). Does not allocate. */
+ * drops coded rows until each head is within its budget: the sink, the rows left of it, and R newest. Fails only with KVF_E_STATE: no batch open, a
+ * layer not appended, or scores of an attention that a policy cannot rank rows by (the batch then stays open). Does not allocate. */
 KVF_API int kvf_batch_commit(kvf_cache *cache);
 
 /* Forgets the open batch. The cache is byte for byte what it was before kvf_batch_begin. */

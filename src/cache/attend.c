@@ -152,6 +152,7 @@ static int finish_masses(kvf_cache *c)
         if (!alone(c, &t->items[i])) kvfi_walk_mass(c, i, t->slots);
     c->batch.queried[t->request.layer] = 2;
     if (!atomic_load(&t->bad_mass)) return KVF_OK;
+    c->batch.spoilt = 1;
     return kvfi_fail(c, KVF_E_NONFINITE, "layer %d: scores are NaN or infinite: policy %s cannot rank rows by them",
                      (int)t->request.layer, c->g.evict.policy->name);
 }

@@ -129,7 +129,7 @@ int kvf_batch_begin(kvf_cache *c, const kvf_token *tokens, int32_t n)
     memcpy(b->tokens, tokens, (size_t)n * sizeof *tokens);
     memset(b->staged, 0, (size_t)c->g.n_stores * sizeof *b->staged);
     memset(b->queried, 0, (size_t)c->g.n_layers);
-    b->n = n, b->saturated = 0;
+    b->n = n, b->saturated = 0, b->spoilt = 0;
     for (int32_t i = 0; i < b->n_runs; i++) {
         kvfi_learn_pend(c, &b->runs[i]);
         if (c->g.evict.policy->mass) kvfi_mass_clear_pending(c, &c->sequences[b->runs[i].seq]);
@@ -178,6 +178,8 @@ int kvf_batch_commit(kvf_cache *c)
     c->error[0] = 0;
     if (!b->n) return kvfi_fail(c, KVF_E_STATE, "commit: no batch is open");
     if (c->attend.open) return kvfi_fail(c, KVF_E_STATE, "commit: an attention is open; end it first");
+    if (b->spoilt)
+        return kvfi_fail(c, KVF_E_STATE, "commit: an attention of this batch had scores that are NaN or infinite; abort it");
     for (int i = 0; i < c->g.n_stores; i++)
         if (!b->staged[i].done)
             return kvfi_fail(c, KVF_E_STATE, "commit: layer %d was not appended; the batch stays open",

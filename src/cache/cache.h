@@ -61,6 +61,7 @@ typedef struct kvfi_batch {
     kvfi_run *runs;      /* [max_sequences] */
     uint8_t *queried;    /* [n_layers] its queries have entered the pending sums */
     kvfi_staged *staged; /* [n_stores] */
+    int32_t spoilt;      /* masses of its queries are not finite: it can only be aborted */
     int64_t saturated;
 } kvfi_batch;
 

@@ -143,7 +143,7 @@ static void choose(kvf_cache *c, kvfi_sequence *s, int32_t block)
         int32_t most = 0;
         for (int32_t h = 0; h < st->kv_heads; h++) {
             const int32_t drop = surplus(&o, h); /* the same for each, but where a removal met rows that only some still held */
-            if (drop && st->mass) kvfi_mass_rank(c, s, i, h, next);
+            if (drop && st->mass) kvfi_mass_rank(c, s, i, h, s->next); /* masses know the whole batch */
             if (drop) drop_lowest(&o, h, drop);
             if (drop > most) most = drop;
         }

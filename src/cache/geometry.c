@@ -386,13 +386,17 @@ static int check_budgets(const kvfi_geometry *g, const kvf_params *p, char *erro
           (int)p->n_layers - 1);
     for (int i = 0; i < p->n_layers; i++) {
         const int64_t budget = p->layers[i].evict_budget, least = (int64_t)g->evict.sink + g->evict.recent;
+        CHECK(p->layers[i].share < 0 || !kvfi_evict_protects(&g->evict, i),
+              "policy '%s' protects layer %d, which reads the keys of layer %d: protect that one", g->evict.policy->name, i,
+              (int)p->layers[i].share);
         if (!budget) continue;
         CHECK(budget >= -1 && budget < INT32_MAX,
               "layer %d: evict_budget is %lld; allowed are -1 (all), 0 (as the policy says) and more", i, (long long)budget);
+        CHECK(p->layers[i].share < 0, "layer %d has a budget of its own, but reads the keys of layer %d: give it to that one", i,
+              (int)p->layers[i].share);
         if (budget < 0) continue;
         CHECK(kvfi_evicts(&g->evict), "layer %d has a budget of %lld tokens, but there is no policy", i, (long long)budget);
-        CHECK(p->layers[i].share < 0 && !g->stores[store_of(g, i)].window,
-              "layer %d has a budget of %lld tokens, but reads another layer's keys or has a window of its own", i,
+        CHECK(!g->stores[store_of(g, i)].window, "layer %d has a budget of %lld tokens, but a window of its own", i,
               (long long)budget);
         CHECK(budget >= least, "layer %d: a budget of %lld tokens is less than the %lld that are protected", i, (long long)budget,
               (long long)least);
@@ -584,8 +588,8 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
 
 size_t kvfi_geometry_bytes(const kvfi_geometry *g)
 {
-    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->entries_bytes + g->directions_bytes + g->calibration.bytes +
-           g->known_bytes;
+    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->entries_bytes + g->directions_bytes +
+           g->calibration.bytes + g->known_bytes;
 }
 
 void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)

@@ -7,6 +7,7 @@
  * Then whole bins move down until a head's come first in the chain, and blocks that hold nothing go. */
 #include "cache/mass.h"
 #include "codec/shared/move.h"
+#include "codec/shared/part.h"
 
 #include <string.h>
 
@@ -156,9 +157,11 @@ static uint64_t places(uint64_t a, uint64_t b, int8_t stay[KVF_BLOCK], int8_t go
     return all;
 }
 
-static void merge_part(const head_bins *b, const kvf_part *part, size_t offset, int32_t to, int32_t from)
+static void merge_part(const head_bins *b, const kvf_part *shared, size_t offset, int32_t to, int32_t from)
 {
     kvf_cache *c = b->c;
+    kvf_part room;
+    const kvf_part *part = kvfi_part_of(shared, b->head, &room);
     int8_t stay[KVF_BLOCK], go[KVF_BLOCK];
     uint8_t *record = own_record(b, to) + offset;
     const uint8_t *other = record_at(b, from) + offset;

@@ -73,6 +73,11 @@ int kvf_can(kvf_cache *c, kvf_ability what, int32_t seq, int32_t pos)
                   (int)seq, (int)pos, KVFI_EPOCH_LAST);
         return 0;
     }
+    if (what == KVF_CAN_RM_EXACT && kvfi_evicts(&c->g.evict) && c->g.evict.policy->mass) {
+        kvfi_fail(c, KVF_E_UNSUPPORTED, "sequence %d: what queries attended to stays in the ranks of policy %s when they are cut",
+                  (int)seq, c->g.evict.policy->name);
+        return 0;
+    }
     if (what == KVF_CAN_RM || cut_in_sink(c, s, pos)) return 1;
     if (pos < s->policy_end) {
         kvfi_fail(c, KVF_E_UNSUPPORTED,
@@ -218,6 +223,7 @@ static void cut(kvf_cache *c, kvfi_sequence *s, int32_t p0)
     }
     kvfi_count_wasted(c, s);
     s->next = p0;
+    if (s->policy_end > p0) s->policy_end = p0; /* what was dropped knowing of later rows is gone, but so are these */
 }
 
 int kvf_seq_rm(kvf_cache *c, int32_t seq, int32_t p0, int32_t p1)

@@ -95,13 +95,15 @@ static int set_budget(const kvf_spec *spec, kvfi_evict *e, char *error, size_t s
 static int next_range(const char **at, int32_t *first, int32_t *last)
 {
     const char *start = *at;
-    *first = *last = (int32_t)digits(at);
+    int64_t low = digits(at), high = low;
     if (*at == start) return 0;
     if (**at == '-') {
         const char *end = ++*at;
-        *last = (int32_t)digits(at);
-        if (*at == end || *last < *first) return 0;
+        high = digits(at);
+        if (*at == end) return 0;
     }
+    if (low > high || high > TOKENS_MOST) return 0;
+    *first = (int32_t)low, *last = (int32_t)high;
     if (!**at) return 1;
     return *(*at)++ == '+' && **at;
 }

@@ -141,9 +141,9 @@ static inline int ci_word(const char **list, char spec[64])
  * every spec. Under a sanitizer or an emulator, several times slower, the share is
  * smaller. */
 #if defined(__SANITIZE_ADDRESS__) || defined(TESTS_EMULATED)
-enum { CI_SHARE = 7 };
+enum { CI_SHARE = 13 };
 #else
-enum { CI_SHARE = 3 };
+enum { CI_SHARE = 4 };
 #endif
 static inline int ci_takes(const char *spec, kvf_side side, int d, int kind)
 {

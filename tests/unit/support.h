@@ -47,7 +47,7 @@ int ts_owns(const ts_model *m, int layer); /* stores its own K/V */
 /* The instruction set that ts_model_init asks for; NULL: the library's choice. Set by main between groups of tests. */
 extern const char *ts_cpu;
 
-/* Runs a group of tests once on each instruction set that is present; returns how many failed. */
+/* Runs a group of tests on scalar code, AVX2 or NEON, and the best instruction set that is present; returns how many failed. */
 int ts_on_every_cpu(const char *group, const struct CMUnitTest *tests, size_t n);
 
 /* ---- rows ---- */

@@ -59,7 +59,9 @@ static void choose(reference *r, head *h, int rows)
     double rank[N];
     int have = 0;
     for (int j = 0; j < rows; j++) have += h->alive[j];
-    for (int j = S; j < rows - R; j++) rank[j] = r->newest ? pooled(h, j, rows - R) : h->sum[j] / (rows - j);
+    for (int j = S; j < rows - R; j++)
+        rank[j] = r->newest ? pooled(h, j, rows - R)
+                            : h->sum[j] / (r->n - j); /* of all queries so far, whichever block is chosen from */
     for (; have > BUDGET; have--) {
         int worst = -1;
         for (int j = S; j < rows - R; j++)
@@ -196,7 +198,17 @@ static void test_not_finite(void **state)
     ts_ok(kvf_batch_begin(c, &t, 1));
     assert_int_equal(kvf_attend(c, &a), KVF_E_NONFINITE);
     assert_non_null(strstr(kvf_cache_error(c), "layer 0: scores are NaN or infinite: policy h2o cannot rank rows by them"));
+    for (int i = 0; i < Q * DIM; i++) q[i] = 0; /* asked again in order, but what is spoilt stays so */
+    ts_ok(kvf_attend(c, &a));
+    ts_ok(kvf_batch_append(c, 0, &a.k, &a.v, NULL));
+    assert_int_equal(kvf_batch_commit(c), KVF_E_STATE);
+    assert_non_null(strstr(kvf_cache_error(c), "NaN or infinite; abort it"));
     ts_ok(kvf_batch_abort(c));
+    ts_ok(kvf_batch_begin(c, &t, 1));
+    ts_ok(kvf_attend(c, &a));
+    ts_ok(kvf_batch_append(c, 0, &a.k, &a.v, NULL));
+    ts_ok(kvf_batch_commit(c));
+
     kvf_cache_free(&c);
 }
 
