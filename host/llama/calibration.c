@@ -21,7 +21,7 @@
 
 #define KEY "kvfold.calibration."
 
-enum { MOST_BYTES = 1 << 30, MOST_LAYERS = 4096, DIGITS = 16 };
+enum { MOST_BYTES = 1 << 30, MOST_LAYERS = 4096, MOST_HEADS = 4096, MOST_CHANNELS = 1024, DIGITS = 16 };
 
 struct kvf_llama_calibration {
     const char *path;
@@ -161,6 +161,21 @@ static int check_tensor(const kvf_llama_calibration *c, int64_t i)
     return KVF_OK;
 }
 
+/* Figures of single heads ("blk.3.rank.q", "blk.3.q_one_sided") have no place in kvf_calibrated_layer, and whoever reads them by name
+ * relies on one number a KV head. */
+static int check_heads(const kvf_llama_calibration *c, int64_t i)
+{
+    const char *name = gguf_get_tensor_name(c->gguf, i);
+    const int64_t *ne = gguf_get_tensor_ne(c->gguf, i);
+    int il = -1, at = 0;
+    if (sscanf(name, "blk.%d.%n", &il, &at) != 1 || !at) return KVF_OK;
+    if (strncmp(name + at, "rank.", 5) != 0 && strcmp(name + at, "q_one_sided") != 0) return KVF_OK;
+    const int32_t heads = il >= 0 && il < c->info.n_layers ? c->layers[il].kv_heads : 0;
+    if (heads && ne[0] == heads && ne[1] == 1 && ne[2] == 1 && ne[3] == 1) return KVF_OK;
+    return fail(c, KVF_E_DAMAGED, "'%s': '%s' has %lld numbers, not one for each of %d KV heads", c->path, name,
+                (long long)elements(ne), (int)heads);
+}
+
 /* The array [kv_heads][k_dim] of a layer; NULL without complaint when the file has none. */
 static int take(const kvf_llama_calibration *c, int32_t il, const char *what, const float **array)
 {
@@ -232,6 +247,7 @@ static int read_layers(kvf_llama_calibration *c)
         TAKE(k_mean) TAKE(k_rms) TAKE(q_rms) TAKE(k_lambda) TAKE(q_direction)
 #undef TAKE
     }
+    for (int64_t i = 0; i < gguf_get_n_tensors(c->gguf) && !rc; i++) rc = check_heads(c, i);
     return rc ? rc : take_books(c);
 }
 

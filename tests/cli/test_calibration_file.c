@@ -181,6 +181,43 @@ static void put_sum(char *bytes, size_t n)
     memcpy(bytes + SUM_AT, digits, 16);
 }
 
+/* Where the number behind the text `key` lies, `skip` bytes after it. */
+static char *behind(char *bytes, size_t n, const char *key, size_t skip)
+{
+    const size_t length = strlen(key);
+    for (size_t at = 0; at + length + skip + 8 <= n; at++)
+        if (memcmp(bytes + at, key, length) == 0) return bytes + at + length + skip;
+    fail_msg("no '%s'", key);
+    return NULL;
+}
+
+static void refuses_patched(char *bytes, size_t n, const char *says)
+{
+    char error[300] = "";
+    put_sum(bytes, n);
+    write_bytes(bytes, n);
+    if (load(error, sizeof error) != KVF_E_DAMAGED || !strstr(error, says)) fail_msg("'%s', not '%s'", error, says);
+}
+
+/* Fewer figures than heads: `kvfold inspect` would read behind them. Behind a name stand the number of dimensions (4 bytes) and the first. */
+static void test_figures_of_heads(void **state)
+{
+    static const char *const name[] = {"blk.0.rank.q", "blk.0.rank.recency", "blk.2.q_one_sided"};
+    made m;
+    size_t n;
+    (void)state;
+    make(&m), write_made(&m);
+    char *bytes = read_bytes(&n);
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        char *first = behind(bytes, n, name[i], 4);
+        assert_int_equal(*first, HEADS);
+        *first = HEADS - 1;
+        refuses_patched(bytes, n, name[i]);
+        *first = HEADS;
+    }
+    free(bytes);
+}
+
 /* Somebody else's file, with a true checksum and false contents: accepted or refused, but never a crash (sanitizers watch this). */
 static void test_false_contents(void **state)
 {
@@ -265,9 +302,9 @@ static void test_spearman(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_read_back),   cmocka_unit_test(test_damage_is_noticed), cmocka_unit_test(test_false_contents),
-        cmocka_unit_test(test_other_files), cmocka_unit_test(test_cannot_write),      cmocka_unit_test(test_codebook_lists),
-        cmocka_unit_test(test_spearman),
+        cmocka_unit_test(test_figures_of_heads), cmocka_unit_test(test_read_back),   cmocka_unit_test(test_damage_is_noticed),
+        cmocka_unit_test(test_false_contents),   cmocka_unit_test(test_other_files), cmocka_unit_test(test_cannot_write),
+        cmocka_unit_test(test_codebook_lists),   cmocka_unit_test(test_spearman),
     };
     if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/c.gguf", folder);
