@@ -224,6 +224,19 @@ static int take_books(kvf_llama_calibration *c)
     return KVF_OK;
 }
 
+/* Layers without keys of their own have none of the three; others have all, within the limits of kvf_layer. */
+static int check_sizes(const kvf_llama_calibration *c, int32_t il)
+{
+    const kvf_calibrated_layer *l = &c->layers[il];
+    if (!l->kv_heads && !l->k_dim && !l->v_dim) return KVF_OK;
+    if (l->kv_heads >= 1 && l->kv_heads <= MOST_HEADS && l->k_dim >= 1 && l->k_dim <= MOST_CHANNELS && l->v_dim >= 1 &&
+        l->v_dim <= MOST_CHANNELS)
+        return KVF_OK;
+    return fail(c, KVF_E_DAMAGED,
+                "'%s', layer %d: %d KV heads of %d and %d channels; allowed are 1 to %d heads of 1 to %d, or 0 of all three",
+                c->path, (int)il, (int)l->kv_heads, (int)l->k_dim, (int)l->v_dim, MOST_HEADS, MOST_CHANNELS);
+}
+
 static int read_layers(kvf_llama_calibration *c)
 {
     const size_t n = (size_t)c->info.n_layers;
@@ -239,9 +252,7 @@ static int read_layers(kvf_llama_calibration *c)
     for (int32_t il = 0; il < c->info.n_layers && !rc; il++) {
         kvf_calibrated_layer *l = &c->layers[il];
         *l = (kvf_calibrated_layer){.size = sizeof *l, .kv_heads = heads[il], .k_dim = k_dim[il], .v_dim = v_dim[il]};
-        if (heads[il] < 0 || k_dim[il] < 0 || k_dim[il] > 1024 || v_dim[il] < 0 || v_dim[il] > 1024)
-            rc = fail(c, KVF_E_DAMAGED, "'%s', layer %d: %d heads of %d and %d channels", c->path, (int)il, (int)heads[il],
-                      (int)k_dim[il], (int)v_dim[il]);
+        rc = check_sizes(c, il);
 #define TAKE(field)                                                                                                              \
     if (!rc) rc = take(c, il, #field, &l->field);
         TAKE(k_mean) TAKE(k_rms) TAKE(q_rms) TAKE(k_lambda) TAKE(q_direction)

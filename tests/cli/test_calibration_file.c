@@ -218,6 +218,33 @@ static void test_figures_of_heads(void **state)
     free(bytes);
 }
 
+/* Sizes that no model has: behind the key stand two types (4 bytes each) and the number of layers (8). A layer of a billion heads that has
+ * no array would keep whoever walks it busy for ever. */
+static void test_sizes_of_layers(void **state)
+{
+    static const struct {
+        const char *key;
+        int32_t value;
+    } bad[] = {{"kv_heads", INT32_MAX}, {"kv_heads", 4097}, {"kv_heads", 0}, {"kv_heads", -1}, {"k_dim", 0},
+               {"k_dim", 1025},         {"k_dim", -4},      {"v_dim", 0},    {"v_dim", 1025}};
+    made m;
+    size_t n;
+    (void)state;
+    make(&m), m.books.n = 0;
+    for (int i = 0; i < LAYERS; i++) m.result[i].arrays = NULL; /* sizes alone, no array that they would have to fit */
+    write_made(&m);
+    char *bytes = read_bytes(&n);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char *at = behind(bytes, n, bad[i].key, 16), old[sizeof bad[i].value];
+        memcpy(old, at, sizeof old), memcpy(at, &bad[i].value, sizeof old);
+        refuses_patched(bytes, n, "layer 0: ");
+        memcpy(at, old, sizeof old);
+    }
+    put_sum(bytes, n), write_bytes(bytes, n);
+    assert_int_equal(load(NULL, 0), KVF_OK);
+    free(bytes);
+}
+
 /* Somebody else's file, with a true checksum and false contents: accepted or refused, but never a crash (sanitizers watch this). */
 static void test_false_contents(void **state)
 {
@@ -302,9 +329,9 @@ static void test_spearman(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_figures_of_heads), cmocka_unit_test(test_read_back),   cmocka_unit_test(test_damage_is_noticed),
-        cmocka_unit_test(test_false_contents),   cmocka_unit_test(test_other_files), cmocka_unit_test(test_cannot_write),
-        cmocka_unit_test(test_codebook_lists),   cmocka_unit_test(test_spearman),
+        cmocka_unit_test(test_figures_of_heads),  cmocka_unit_test(test_sizes_of_layers), cmocka_unit_test(test_read_back),
+        cmocka_unit_test(test_damage_is_noticed), cmocka_unit_test(test_false_contents),  cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_cannot_write),      cmocka_unit_test(test_codebook_lists),  cmocka_unit_test(test_spearman),
     };
     if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/c.gguf", folder);
