@@ -17,32 +17,46 @@ const char *const calibrate_score_name[CALIBRATE_SCORES_N] = {
 /* heads 0: as many tables as the layer has KV heads. */
 static bool add_book(calibrate_books *b, kvf_side side, int sub, int bits, int heads)
 {
+    for (int i = 0; i < b->n; i++) {
+        const kvf_codebook *o = &b->book[i];
+        if (o->side == (int32_t)side && o->sub == sub && o->bits == bits && o->heads == heads) return false;
+    }
     if (b->n == CALIBRATE_BOOKS) return false;
     b->book[b->n++] = (kvf_codebook){.side = side, .sub = sub, .bits = bits, .heads = heads};
     return true;
+}
+
+/* One or two digits, the first not 0; 0 when there is none. scanf would take signs and blanks, too. */
+static int read_count(const char **p)
+{
+    int n = 0;
+    if (**p == '0') return 0;
+    for (int i = 0; i < 2 && **p >= '0' && **p <= '9'; i++) n = 10 * n + *(*p)++ - '0';
+    return n;
+}
+
+/* "4x8", "v8x12", "k4x8h"; moves *p behind it. */
+static bool take_book(calibrate_books *books, const char **p)
+{
+    const char side = **p == 'k' || **p == 'v' ? *(*p)++ : 0;
+    const int sub = read_count(p);
+    if (*(*p)++ != 'x') return false;
+    const int bits = read_count(p), heads = **p == 'h' ? 0 : 1;
+    *p += !heads;
+    if ((sub != 2 && sub != 4 && sub != 8) || bits < 1 || bits > 12) return false;
+    return (side == 'v' || add_book(books, KVF_K, sub, bits, heads)) && (side == 'k' || add_book(books, KVF_V, sub, bits, heads));
 }
 
 int calibrate_books_parse(calibrate_books *books, const char *text)
 {
     *books = (calibrate_books){.n = 0};
     for (const char *p = text; p && *p; p += *p == ',') {
-        const char side = *p == 'k' || *p == 'v' ? *p++ : 0;
-        int sub, bits, used = 0;
-        bool good = sscanf(p, "%1dx%2d%n", &sub, &bits, &used) == 2;
-        const int heads = good && p[used] == 'h' ? 0 : 1;
-        used += !heads;
-        good = good && (p[used] == ',' ? p[used + 1] : !p[used]);
-        good = good && (sub == 2 || sub == 4 || sub == 8) && bits >= 1 && bits <= 12;
-        if (good && side != 'v') good = add_book(books, KVF_K, sub, bits, heads);
-        if (good && side != 'k') good = add_book(books, KVF_V, sub, bits, heads);
-        if (!good) {
-            cli_error(
-                "--codebooks: '%s' is not a list like 4x8,v8x12: channels of a sub-vector (2, 4 or 8) x bits (1 to 12), for one "
-                "side with k or v before it, h behind it for a table of every KV head, %d at most",
-                text, CALIBRATE_BOOKS);
-            return CLI_USAGE;
-        }
-        p += used;
+        if (take_book(books, &p) && (*p == ',' ? p[1] : !*p)) continue;
+        cli_error(
+            "--codebooks: '%s' is not a list like 4x8,v8x12: channels of a sub-vector (2, 4 or 8) x bits (1 to 12), for one "
+            "side with k or v before it, h behind it for a table of every KV head, each once and %d at most",
+            text, CALIBRATE_BOOKS);
+        return CLI_USAGE;
     }
     return CLI_GO;
 }
