@@ -176,8 +176,18 @@ static int check_heads(const kvf_llama_calibration *c, int64_t i)
                 (long long)elements(ne), (int)heads);
 }
 
+/* Is x in the range that kvf_cache_create asks for? A file that is outside is damaged, and no mistake of whoever made the cache. */
+static int check_range(const kvf_llama_calibration *c, const char *name, const float *x, int64_t n, double least, int least_too)
+{
+    for (int64_t e = 0; x && e < n; e++)
+        if ((double)x[e] < least || (!least_too && (double)x[e] <= least))
+            return fail(c, KVF_E_DAMAGED, "'%s': '%s' is %g at %lld; it must be %s %g", c->path, name, (double)x[e], (long long)e,
+                        least_too ? "at least" : "above", least);
+    return KVF_OK;
+}
+
 /* The array [kv_heads][k_dim] of a layer; NULL without complaint when the file has none. */
-static int take(const kvf_llama_calibration *c, int32_t il, const char *what, const float **array)
+static int take(const kvf_llama_calibration *c, int32_t il, const char *what, double least, int least_too, const float **array)
 {
     char name[GGML_MAX_NAME];
     const kvf_calibrated_layer *l = &c->layers[il];
@@ -189,7 +199,7 @@ static int take(const kvf_llama_calibration *c, int32_t il, const char *what, co
         return fail(c, KVF_E_DAMAGED, "'%s': '%s' has %lld x %lld numbers, not %d x %d", c->path, name, (long long)ne[0],
                     (long long)ne[1], (int)l->k_dim, (int)l->kv_heads);
     *array = data_of(c, i);
-    return KVF_OK;
+    return check_range(c, name, *array, elements(ne), least, least_too);
 }
 
 /* "blk.3.codebook.k.4x8": side, channels of a sub-vector, bits; an h behind them: a table of every KV head. Others are not codebooks. */
@@ -253,10 +263,10 @@ static int read_layers(kvf_llama_calibration *c)
         kvf_calibrated_layer *l = &c->layers[il];
         *l = (kvf_calibrated_layer){.size = sizeof *l, .kv_heads = heads[il], .k_dim = k_dim[il], .v_dim = v_dim[il]};
         rc = check_sizes(c, il);
-#define TAKE(field)                                                                                                              \
-    if (!rc) rc = take(c, il, #field, &l->field);
-        TAKE(k_mean) TAKE(k_rms) TAKE(q_rms) TAKE(k_lambda) TAKE(q_direction)
-#undef TAKE
+#define X(field, least, least_too)                                                                                               \
+    if (!rc) rc = take(c, il, #field, least, least_too, &l->field);
+#include "../../src/calib/fields.def"
+#undef X
     }
     for (int64_t i = 0; i < gguf_get_n_tensors(c->gguf) && !rc; i++) rc = check_heads(c, i);
     return rc ? rc : take_books(c);

@@ -9,7 +9,9 @@
 #include <cmocka.h>
 
 #include "cli/calibrate.h"
+#include "cli/inspect.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +20,7 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
-enum { LAYERS = 3, HEADS = 2, DIM = 4, SUM_AT = 24 + 8 + 27 + 12 };
+enum { LAYERS = 3, MOST = 64, HEADS = 2, DIM = 4, SUM_AT = 24 + 8 + 27 + 12 };
 
 static char folder[] = "/tmp/kvfold-calibration-XXXXXX", path[64];
 
@@ -245,7 +247,99 @@ static void test_sizes_of_layers(void **state)
     free(bytes);
 }
 
-/* Somebody else's file, with a true checksum and false contents: accepted or refused, but never a crash (sanitizers watch this). */
+/* Finite numbers that no calibration has: the cache would refuse them later, as a mistake of its caller. */
+static void test_ranges(void **state)
+{
+    made m;
+    char error[300] = "";
+    (void)state;
+    make(&m), m.result[2].learnt.k_lambda[3] = 0, write_made(&m);
+    assert_int_equal(load(error, sizeof error), KVF_E_DAMAGED);
+    assert_non_null(strstr(error, "'blk.2.k_lambda' is 0 at 3; it must be above 0"));
+    make(&m), m.result[0].learnt.k_rms[HEADS * DIM - 1] = -1, write_made(&m);
+    assert_int_equal(load(error, sizeof error), KVF_E_DAMAGED);
+    assert_non_null(strstr(error, "'blk.0.k_rms' is -1 at 7; it must be at least 0"));
+    make(&m), m.result[0].learnt.k_rms[0] = 0, m.result[0].learnt.k_mean[0] = -1, write_made(&m);
+    assert_int_equal(load(error, sizeof error), KVF_OK);
+}
+
+static float sum_of(const float *x, int64_t n)
+{
+    float sum = 0;
+    for (int64_t i = 0; x && i < n; i++) sum += x[i];
+    return sum;
+}
+
+/* Every number that the layer offers. */
+static float walk(const kvf_calibrated_layer *l)
+{
+    const int64_t n = (int64_t)l->kv_heads * l->k_dim;
+    float sum =
+        sum_of(l->k_mean, n) + sum_of(l->k_rms, n) + sum_of(l->q_rms, n) + sum_of(l->k_lambda, n) + sum_of(l->q_direction, n);
+    for (int i = 0; i < l->n_codebooks; i++) {
+        const kvf_codebook *b = &l->codebooks[i];
+        sum += sum_of(b->centroids, ((int64_t)b->heads * b->sub) << b->bits);
+    }
+    return sum;
+}
+
+static volatile float walked; /* so that the reading is not left out */
+
+/* What loads is fit to be walked, and a cache of such layers takes it. */
+static void use_loaded(void)
+{
+    kvf_llama_calibration *c;
+    kvf_llama_calibration_info info = {.size = sizeof info};
+    kvf_calibrated_layer known[MOST] = {{0}};
+    kvf_layer layer[MOST] = {{0}};
+    char error[300] = "";
+    kvf_cache *cache = NULL;
+    assert_int_equal(kvf_llama_calibration_load(path, NULL, NULL, &c, NULL, 0), KVF_OK);
+    assert_int_equal(kvf_llama_calibration_about(c, &info), KVF_OK);
+    assert_true(info.n_layers >= 1 && info.n_layers <= MOST);
+    for (int32_t il = 0; il < info.n_layers; il++) {
+        const kvf_calibrated_layer *l = kvf_llama_calibration_layer(c, il);
+        layer[il] = (kvf_layer){.size = sizeof *layer, .q_heads = 1, .kv_heads = 1, .k_dim = DIM, .v_dim = DIM, .share = -1};
+        known[il] = l ? *l : (kvf_calibrated_layer){.size = sizeof *l};
+        if (!l) continue;
+        walked += walk(l);
+        layer[il].q_heads = layer[il].kv_heads = l->kv_heads, layer[il].k_dim = l->k_dim, layer[il].v_dim = l->v_dim;
+    }
+    const kvf_calibration all = {.size = sizeof all, .n_layers = info.n_layers, .layers = known};
+    const kvf_params p = {.size = sizeof p,
+                          .n_layers = info.n_layers,
+                          .layers = layer,
+                          .k = "f16",
+                          .v = "f16",
+                          .max_sequences = 1,
+                          .max_batch = 64,
+                          .threads = 1,
+                          .exact_bits = 16,
+                          .recent = 64,
+                          .error = error,
+                          .error_size = sizeof error,
+                          .calibration = &all};
+    if (kvf_cache_create(&cache, &p) != KVF_OK) fail_msg("loaded, but refused by the cache: %s", error);
+    kvf_cache_free(&cache);
+    kvf_llama_calibration_free(&c);
+}
+
+/* What `kvfold inspect` prints goes nowhere meanwhile. */
+static int inspect_silently(bool json)
+{
+    fflush(stdout);
+    const int kept = dup(STDOUT_FILENO), nowhere = open("/dev/null", O_WRONLY);
+    assert_true(kept >= 0 && nowhere >= 0);
+    dup2(nowhere, STDOUT_FILENO);
+    const int code = inspect_calibration(path, json, NULL);
+    fflush(stdout);
+    dup2(kept, STDOUT_FILENO);
+    close(kept), close(nowhere);
+    return code;
+}
+
+/* Somebody else's file, with a true checksum and false contents: accepted or refused, but never a crash (sanitizers watch this), and what is
+ * accepted can be shown and used. */
 static void test_false_contents(void **state)
 {
     made m;
@@ -263,7 +357,10 @@ static void test_false_contents(void **state)
             bytes[at] = (char)(bytes[at] ^ 1 << bit);
             put_sum(bytes, n);
             write_bytes(bytes, n);
-            refused += load(error, sizeof error) != KVF_OK;
+            if (load(error, sizeof error) != KVF_OK)
+                refused++;
+            else
+                use_loaded(), assert_int_equal(inspect_silently(at % 2), CLI_DONE);
             bytes[at] = (char)(bytes[at] ^ 1 << bit);
         }
     assert_true(refused > 500);
@@ -333,8 +430,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_figures_of_heads),  cmocka_unit_test(test_sizes_of_layers), cmocka_unit_test(test_read_back),
-        cmocka_unit_test(test_damage_is_noticed), cmocka_unit_test(test_false_contents),  cmocka_unit_test(test_other_files),
-        cmocka_unit_test(test_cannot_write),      cmocka_unit_test(test_codebook_lists),  cmocka_unit_test(test_spearman),
+        cmocka_unit_test(test_damage_is_noticed), cmocka_unit_test(test_ranges),          cmocka_unit_test(test_false_contents),
+        cmocka_unit_test(test_other_files),       cmocka_unit_test(test_cannot_write),    cmocka_unit_test(test_codebook_lists),
+        cmocka_unit_test(test_spearman),
     };
     if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/c.gguf", folder);
