@@ -151,9 +151,11 @@ static json_t *run_object(const tuner *t)
         for (int b = 0; b < t->levels; b++)
             json_array_append_new(ratios, json_pack("{s:s, s:i, s:f}", "side", side ? "values" : "keys", "bits", t->bits[b],
                                                     "ratio", t->ratio[side][b]));
-    return json_pack("{s:o, s:i, s:i, s:s, s:s, s:f, s:o, s:o}", "model", cli_json_text(t->set->model), "context",
-                     t->text.context, "score", t->text.score, "probe", t->name[t->probe], "rule", t->set->rule, "predicted",
-                     tune_loss(t->item, t->n), "ratios", ratios, "gains", json_array());
+    const tune_origin *from = &t->origin;
+    return json_pack("{s:o, s:s, s:s, s:s, s:i, s:i, s:I, s:s, s:s, s:f, s:o, s:o}", "model", cli_json_text(t->set->model),
+                     "model_hash", from->model, "text_hash", from->text, "calibration_hash", from->calibration, "context",
+                     from->context, "score", from->score, "chunks", (json_int_t)from->chunks, "probe", t->name[t->probe], "rule",
+                     t->set->rule, "predicted", tune_loss(t->item, t->n), "ratios", ratios, "gains", json_array());
 }
 
 static int finish(tuner *t)
@@ -190,7 +192,6 @@ static int read_text(tuner *t, cli_text *raw)
                               .threads = t->set->threads,
                               .seed = t->set->seed,
                               .kv = t->set->kv};
-    t->q.chunks = t->set->chunks + t->set->held_out;
     if (t->q.score == 0) t->q.score = t->q.context - 1 - t->q.context / 2;
     if (t->q.score > t->q.context - 1) return wrong("--score is more than a chunk has positions with a next token");
     t->text.context = (int32_t)t->q.context, t->text.score = (int32_t)t->q.score;
@@ -206,9 +207,11 @@ static int tune(tuner *t, cli_text *raw)
     if (code == CLI_GO) code = list_items(t);
     if (code == CLI_GO) code = find_levels(t);
     if (code == CLI_GO) code = tune_find_budget(t);
+    if (code == CLI_GO) code = tune_find_origin(t);
+    if (code == CLI_GO && t->set->measured) code = tune_read_measured(t, t->set->measured);
+    t->q.chunks = t->origin.chunks + t->set->held_out;
     if (code == CLI_GO) code = quality_tokenize(&t->text, raw, t->s.vocab, &t->q);
-    if (code != CLI_GO) return code;
-    code = t->set->measured ? tune_read_measured(t, t->set->measured) : tune_measure(t);
+    if (code == CLI_GO && !t->set->measured) code = tune_measure(t);
     if (code == CLI_GO && !tune_choose(t, t->set->rule)) code = wrong("the target is below the fewest bits (--least)");
     return code == CLI_GO ? finish(t) : code;
 }

@@ -35,12 +35,20 @@ typedef struct tune_settings {
     result_settings out;
 } tune_settings;
 
+/* What sensitivities are of. */
+typedef struct tune_origin {
+    char model[20], text[20], calibration[20]; /* hashes, 16 hexadecimal digits; calibration "": none */
+    int32_t context, score;
+    int64_t chunks; /* from the beginning of the text: what lies behind them was not measured */
+} tune_origin;
+
 typedef struct tuner {
     tune_settings *set;
     session s;
     quality_settings q;
     quality_input text; /* all chunks */
-    tune_item *item;    /* keys and values of each layer in turn */
+    tune_origin origin;
+    tune_item *item; /* keys and values of each layer in turn */
     int n;
     int bits[TUNE_LEVELS], levels, probe;
     char name[TUNE_LEVELS][TUNE_NAME];
@@ -57,7 +65,10 @@ int tune_find_budget(tuner *t);
 
 /* ---- tune_measure.c ---------------------------------------------------------------------------------------------------------- */
 
-/* Sensitivities and ratios: from chunks of the text, or from a result that was saved. */
+/* Fills t->origin, once text and model are read. CLI_GO or an exit code after a sentence. */
+int tune_find_origin(tuner *t);
+/* Sensitivities and ratios: from chunks of the text, or from a result that was saved. The latter must be of the same origin, but for the
+ * number of chunks, which is taken from it. */
 int tune_measure(tuner *t);
 int tune_read_measured(tuner *t, const char *path);
 

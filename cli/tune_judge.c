@@ -86,7 +86,7 @@ int tune_judge(tuner *t, json_t *result_run)
         code = tune_add_arm(t, &run.arm[run.n_arms], kv, kv, NULL, NULL);
         run.n_arms += code == CLI_GO;
     }
-    if (code == CLI_GO) code = tune_run_arms(t, &run, (int)t->set->chunks, (int)t->set->held_out);
+    if (code == CLI_GO) code = tune_run_arms(t, &run, (int)t->origin.chunks, (int)t->set->held_out);
     for (int i = 0; i < tuned && code == CLI_GO; i++)
         for (int j = tuned; j < run.n_arms; j++) say_gain(t, &run, result_run, &run.arm[i], &run.arm[j]);
     tune_free_arms(&run);

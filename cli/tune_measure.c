@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * What few bits cost, one side of one layer at a time.
  */
+#include "measure.h"
 #include "tune.h"
 
 #include <jansson.h>
@@ -97,7 +98,7 @@ int tune_measure(tuner *t)
 {
     quality_run run = {.arm = cli_alloc((size_t)(t->n + 2 * t->levels), sizeof *run.arm)};
     int code = measure_arms(t, &run);
-    if (code == CLI_GO) code = tune_run_arms(t, &run, 0, (int)t->set->chunks);
+    if (code == CLI_GO) code = tune_run_arms(t, &run, 0, (int)t->origin.chunks);
     if (code == CLI_GO) take_measures(t, &run);
     tune_free_arms(&run);
     return code;
@@ -105,50 +106,115 @@ int tune_measure(tuner *t)
 
 /* ---- measured before ---------------------------------------------------------------------------------------------------------- */
 
+static void put_hash(char *to, size_t size, uint64_t hash)
+{
+    snprintf(to, size, "%016llx", (unsigned long long)hash);
+}
+
+int tune_find_origin(tuner *t)
+{
+    char error[300] = "";
+    uint64_t hash, texts[CLI_LIST_MOST];
+    tune_origin *o = &t->origin;
+    const int rc = kvf_llama_model_hash(t->set->model, &hash, error, sizeof error);
+    if (rc) {
+        cli_error("%s", error);
+        return cli_exit_of(rc);
+    }
+    put_hash(o->model, sizeof o->model, hash);
+    for (int i = 0; i < t->text.n_texts; i++) texts[i] = t->text.text[i].hash;
+    put_hash(o->text, sizeof o->text, measure_digest(texts, (size_t)t->text.n_texts * sizeof *texts));
+    o->context = t->text.context, o->score = t->text.score, o->chunks = t->set->chunks;
+    if (!t->set->kv.calibration) return CLI_GO;
+    cli_text bytes = {0};
+    const int code = cli_read_file(t->set->kv.calibration, &bytes);
+    if (code == CLI_GO) put_hash(o->calibration, sizeof o->calibration, measure_digest(bytes.data, bytes.length));
+    cli_text_free(&bytes);
+    return code;
+}
+
 static int unlike(const char *path, const char *what)
 {
     cli_error("--measured: '%s' %s", path, what);
     return CLI_CANNOT;
 }
 
+/* Held-out chunks begin behind those that were measured, which is known of the same text in the same pieces alone. */
+static int take_origin(tuner *t, const char *path, const json_t *run)
+{
+    tune_origin *o = &t->origin;
+    if (strcmp(result_string(run, "model_hash"), o->model) != 0)
+        return unlike(path, "is of other weights, or does not say of which");
+    if (!json_is_string(json_object_get(run, "calibration_hash")) ||
+        strcmp(result_string(run, "calibration_hash"), o->calibration) != 0)
+        return unlike(path, "was measured with another --calibration, or with none where there is one now");
+    if (strcmp(result_string(run, "text_hash"), o->text) != 0) return unlike(path, "was measured on another text");
+    if (result_real(run, "context") != o->context || result_real(run, "score") != o->score)
+        return unlike(path, "was measured with another -c or --score");
+    const double chunks = result_real(run, "chunks");
+    if (!(chunks >= 1 && chunks <= 1 << 16)) return unlike(path, "does not say how many chunks were measured");
+    o->chunks = (int64_t)chunks;
+    return CLI_GO;
+}
+
+/* Of a sensitivity or ratio: is it a number above 0 that was not there before? */
+static int fill(double *to, const json_t *o, const char *key)
+{
+    const double x = result_real(o, key);
+    if (*to > 0 || !(x > 0) || !isfinite(x)) return 0;
+    *to = x;
+    return 1;
+}
+
+/* Rows that belong to nothing, or to what has its number, are not counted. */
 static int take_row(tuner *t, const json_t *row)
 {
-    const kvf_side side = strcmp(result_string(row, "name"), "keys") == 0 ? KVF_K : KVF_V;
-    for (int i = 0; i < t->n; i++) {
-        tune_item *item = &t->item[i];
-        if (item->layer != (int32_t)result_real(row, "layer") || item->side != side) continue;
-        item->sensitivity = result_real(row, "kld_mean");
-        return item->sensitivity > 0;
-    }
+    const char *name = result_string(row, "name");
+    if (strcmp(name, "keys") != 0 && strcmp(name, "values") != 0) return 0;
+    const kvf_side side = *name == 'k' ? KVF_K : KVF_V;
+    for (int i = 0; i < t->n; i++)
+        if (t->item[i].layer == result_real(row, "layer") && t->item[i].side == side)
+            return fill(&t->item[i].sensitivity, row, "kld_mean");
     return 0;
 }
 
 static int take_ratio(tuner *t, const json_t *ratio)
 {
-    const int side = strcmp(result_string(ratio, "side"), "values") == 0;
-    for (int b = 0; b < t->levels; b++) {
-        if (t->bits[b] != (int)result_real(ratio, "bits")) continue;
-        t->ratio[side][b] = result_real(ratio, "ratio");
-        return t->ratio[side][b] > 0;
-    }
+    const char *side = result_string(ratio, "side");
+    if (strcmp(side, "keys") != 0 && strcmp(side, "values") != 0) return 0;
+    for (int b = 0; b < t->levels; b++)
+        if (t->bits[b] == result_real(ratio, "bits")) return fill(&t->ratio[*side == 'v'][b], ratio, "ratio");
     return 0;
+}
+
+/* Each side of each layer once and no other; levels that are not asked for now may have been measured, too. */
+static int take_numbers(tuner *t, const char *path, const json_t *o, const json_t *run)
+{
+    size_t i;
+    int taken = 0, ratios = 0;
+    json_t *one;
+    const json_t *rows = json_object_get(o, "rows");
+    json_array_foreach(rows, i, one) taken += take_row(t, one);
+    json_array_foreach(json_object_get(run, "ratios"), i, one) ratios += take_ratio(t, one);
+    if (taken != t->n || json_array_size(rows) != (size_t)t->n)
+        return unlike(path, "does not have each side of each layer of this model once");
+    if (ratios != 2 * t->levels) return unlike(path, "was measured at fewer bits");
+    for (int k = 0; k < t->n; k++)
+        for (int b = 0; b < t->levels; b++) t->item[k].loss[b] = t->item[k].sensitivity * t->ratio[t->item[k].side == KVF_V][b];
+    return CLI_GO;
 }
 
 int tune_read_measured(tuner *t, const char *path)
 {
-    int code = CLI_GO, rows = 0, ratios = 0;
-    size_t i;
-    json_t *one, *o = result_read(path, &code);
+    int code = CLI_GO;
+    json_t *o = result_read(path, &code);
     if (!o) return code;
     const json_t *run = json_array_get(json_object_get(o, "runs"), 0);
     if (strcmp(result_string(o, "kind"), "sensitivity") != 0) code = unlike(path, "is no result of kvfold tune");
     if (code == CLI_GO && strcmp(result_string(run, "probe"), t->name[t->probe]) != 0)
         code = unlike(path, "was measured with other codecs; --codec and --probe must be the same");
-    json_array_foreach(json_object_get(o, "rows"), i, one) rows += take_row(t, one);
-    json_array_foreach(json_object_get(run, "ratios"), i, one) ratios += take_ratio(t, one);
-    if (code == CLI_GO && (rows != t->n || ratios < 2 * t->levels)) code = unlike(path, "is of another model, or of fewer bits");
-    for (int k = 0; k < t->n; k++)
-        for (int b = 0; b < t->levels; b++) t->item[k].loss[b] = t->item[k].sensitivity * t->ratio[t->item[k].side == KVF_V][b];
+    if (code == CLI_GO) code = take_origin(t, path, run);
+    if (code == CLI_GO) code = take_numbers(t, path, o, run);
     json_decref(o);
     return code;
 }

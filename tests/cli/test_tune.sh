@@ -38,6 +38,22 @@ succeeds bytes "${base[@]}" --bytes "${size}B" --tokens 4096 --measured "$work/r
 kv plan "$model" -c 4096 --profile "$work/b.profile" --json
 json bytes_fit "0.9 * $size < o['bytes_total'] <= $size"
 refuses measured_otherwise 2 "was measured with other codecs" "${base[@]}" --bits 3 --codec uni --least 2 --measured "$work/r.json"
+# Of the same model, text, pieces and calibration alone, each number once; what is held out lies behind the chunks that were measured.
+wrong() { python3 -c "import json; o = json.load(open('$work/r.json')); $1; json.dump(o, open('$work/w.json', 'w'))"; }
+from=("${base[@]}" --bits 3 --measured)
+refuses measured_weights 2 "is of other weights" "${from[@]/$model/$other}" "$work/r.json"
+refuses measured_text 2 "was measured on another text" "${from[@]}" "$work/r.json" --slice 0:2000
+refuses measured_context 2 "another -c or --score" "${from[@]}" "$work/r.json" -c 320
+wrong 'o["rows"].append(o["rows"][0])'
+refuses measured_twice 2 "each side of each layer of this model once" "${from[@]}" "$work/w.json"
+wrong 'o["rows"][1] = o["rows"][0]'
+refuses measured_instead 2 "each side of each layer of this model once" "${from[@]}" "$work/w.json"
+wrong 'o["runs"][0]["ratios"][1] = o["runs"][0]["ratios"][0]'
+refuses measured_ratios 2 "at fewer bits" "${from[@]}" "$work/w.json"
+wrong 'o["runs"][0]["calibration_hash"] = "0123456789abcdef"'
+refuses measured_calibration 2 "another --calibration" "${from[@]}" "$work/w.json"
+wrong 'o["runs"][0]["chunks"] = 1000'
+refuses measured_all 2 "enough for .* chunks" "${from[@]}" "$work/w.json"
 refuses measured_what 3 "." "${base[@]}" --bits 3 --measured "$text"
 
 # The profile in use.
