@@ -68,7 +68,10 @@ static int check(const calibrate_settings *set)
 {
     if (!set->model) return missing("-m FILE");
     if (set->files.n == 0) return missing("-f TEXT");
-    return set->out ? cli_save_check(set->out) : missing("-o FILE");
+    if (!set->out) return missing("-o FILE");
+    int code = cli_save_apart(set->out, set->model);
+    for (int i = 0; i < set->files.n && code == CLI_GO; i++) code = cli_save_apart(set->out, set->files.item[i]);
+    return code == CLI_GO ? cli_save_check(set->out) : code;
 }
 
 /* Bytes of all files, one after another. */

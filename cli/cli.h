@@ -121,5 +121,8 @@ struct json_t *cli_json_text(const char *text);
 int cli_save(const char *path, const char *bytes, size_t n);
 /* Is there a folder to save in? CLI_GO, or CLI_CANNOT after a sentence: better said before a long run than after it. */
 int cli_save_check(const char *path);
+/* Is `out` the very file `in`, by whatever name? CLI_GO, or CLI_USAGE after a sentence. A file that is not there is no other one; NULL is
+ * none. */
+int cli_save_apart(const char *out, const char *in);
 
 #endif

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static int cannot(const char *path, const char *more)
@@ -43,4 +44,13 @@ int cli_save(const char *path, const char *bytes, size_t n)
 int cli_save_check(const char *path)
 {
     return whole_file_check(path) == 0 ? CLI_GO : cannot(path, "");
+}
+
+int cli_save_apart(const char *out, const char *in)
+{
+    struct stat a, b;
+    if (!out || !in || stat(out, &a) != 0 || stat(in, &b) != 0 || a.st_dev != b.st_dev || a.st_ino != b.st_ino) return CLI_GO;
+    if (!S_ISREG(a.st_mode)) return CLI_GO; /* a terminal or a device is read and written at once */
+    cli_error("%s and %s are the same file", in, out);
+    return CLI_USAGE;
 }

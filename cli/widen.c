@@ -54,12 +54,11 @@ static void keep_reason(enum ggml_log_level level, const char *text, void *user)
 static int open_input(job *j)
 {
     char magic[4];
-    struct stat st, out;
+    struct stat st;
     j->in = fopen(j->in_path, "rb");
     if (!j->in || fstat(fileno(j->in), &st)) return say(CLI_CANNOT, "cannot read %s: %s", j->in_path, strerror(errno));
     if (!S_ISREG(st.st_mode)) return say(CLI_CANNOT, "%s is not a regular file", j->in_path);
-    if (!stat(j->out_path, &out) && out.st_dev == st.st_dev && out.st_ino == st.st_ino)
-        return say(CLI_USAGE, "%s and %s are the same file", j->in_path, j->out_path);
+    if (cli_save_apart(j->out_path, j->in_path) != CLI_GO) return CLI_USAGE;
     j->in_size = (uint64_t)st.st_size;
     if (fread(magic, 1, 4, j->in) != 4 || memcmp(magic, GGUF_MAGIC, 4))
         return say(CLI_DAMAGED, "%s is not a GGUF file", j->in_path);

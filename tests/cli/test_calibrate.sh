@@ -15,6 +15,10 @@ refuses no_model 1 "-m FILE is missing" calibrate -f "$text" -o "$file"
 refuses no_text 1 "-f TEXT is missing" calibrate -m "$model" -o "$file"
 refuses no_output 1 "-o FILE is missing" calibrate -m "$model" -f "$text"
 refuses codebooks 1 "'3x8' is not a list like" "${base[@]}" -f "$text" -o "$file" --codebooks 3x8
+ln -s "$model" "$work/link"
+refuses over_model 1 "are the same file" "${base[@]}" -f "$text" -o "$work/link"
+refuses over_text 1 "are the same file" "${base[@]}" -f "$text" -o "$work/../$(basename "$work")/text"
+refuses codebooks_twice 1 "each once" "${base[@]}" -f "$text" -o "$file" --codebooks 4x8,k4x8
 : >"$work/empty"
 refuses empty_text 2 "is empty" "${base[@]}" -f "$work/empty" -o "$file"
 printf x >"$work/one"

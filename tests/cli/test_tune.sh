@@ -14,6 +14,9 @@ refuses two_targets 1 "one target is needed" "${base[@]}" --bits 3 --bytes 1MiB
 refuses few_bits 1 "0.5 is not between the 1 and 6" "${base[@]}" --bits 0.5
 refuses many_bits 1 "6.5 is not between the 1 and 6" "${base[@]}" --bits 6.5
 refuses odd_size 1 "'1Mib' is no size" "${base[@]}" --bytes 1Mib
+ln -s "$model" "$work/link"
+refuses over_model 1 "are the same file" "${base[@]}" --bits 3 --write "$work/link"
+refuses over_text 1 "are the same file" "${base[@]}" --bits 3 --write "$text"
 refuses odd_codec 1 "nothing has fewer than two levels" "${base[@]}" --bits 3 --codec nothing
 refuses short_text 2 "fewer than the context|enough for" "${base[@]}" --bits 3 --slice 0:300
 
