@@ -88,14 +88,22 @@ static int use_preset(kv_choice *c, const char *name)
     return CLI_GO;
 }
 
+/* Where codecs are from: an option of a command line, or a file, which is damaged when they are none. */
+typedef struct origin {
+    const char *name; /* that sentences begin with */
+    int code;         /* CLI_USAGE or CLI_DAMAGED */
+} origin;
+
+static const origin from_kv = {"--kv", CLI_USAGE};
+
 /* "K/V" into the two own strings. */
-static int use_pair(kv_choice *c, const char *pair)
+static int use_pair(kv_choice *c, const char *pair, const origin *from)
 {
     const char *slash = strchr(pair, '/');
     size_t n = slash ? (size_t)(slash - pair) : 0;
     if (n == 0 || !slash[1] || strchr(slash + 1, '/') || n >= sizeof c->own[0] || strlen(slash + 1) >= sizeof c->own[1]) {
-        cli_error("--kv: '%s' is not of the form K/V, as kivi4/kivi4", pair);
-        return CLI_USAGE;
+        cli_error("%s: '%s' is not of the form K/V, as kivi4/kivi4", from->name, pair);
+        return from->code;
     }
     memcpy(c->own[0], pair, n);
     strcpy(c->own[1], slash + 1);
@@ -108,12 +116,12 @@ static int use_pair(kv_choice *c, const char *pair)
 /* ---- checks ---------------------------------------------------------------------------------------------------------------- */
 
 /* Only the spec itself is judged here; whether it suits the model's head size is known later. */
-static int check_codec(const char *option, const char *spec, kvf_side side)
+static int check_codec(const origin *from, const char *spec, kvf_side side)
 {
     char error[512] = "";
     if (!malformed(spec, side, error, sizeof error)) return CLI_GO;
-    cli_error("%s: %s", option, error);
-    return CLI_USAGE;
+    cli_error("%s: %s", from->name, error);
+    return from->code;
 }
 
 static int check_cpu(const char *wanted)
@@ -165,14 +173,14 @@ static bool scan_layers(const char *list, const char *end, int32_t layer, bool *
     return end > list;
 }
 
-static int add_override(kv_choice *c, const char *text)
+static int add_override(kv_choice *c, const char *text, const origin *from)
 {
     const char *equals = strchr(text, '=');
     bool named;
     int32_t largest = -1;
     if (!equals || !equals[1] || strchr(text, ';') || !scan_layers(text, equals, -1, &named, &largest)) {
-        cli_error("--kv-layer: '%s' is not of the form LAYERS=K/V, as 0,1,29=q8_0 or 5=kivi4/kivi2", text);
-        return CLI_USAGE;
+        cli_error("%s: '%s' is not of the form LAYERS=K/V, as 0,1,29=q8_0 or 5=kivi4/kivi2", from->name, text);
+        return from->code;
     }
     kv_override *o = &c->override[c->n_overrides++];
     const char *slash = strchr(equals, '/');
@@ -181,25 +189,40 @@ static int add_override(kv_choice *c, const char *text)
     o->length = (size_t)(equals - text);
     snprintf(o->k, sizeof o->k, "%.*s", (int)n, equals + 1);
     snprintf(o->v, sizeof o->v, "%s", slash ? slash + 1 : o->k);
-    int code = check_codec("--kv-layer", o->k, KVF_K);
-    if (code == CLI_GO) code = check_codec("--kv-layer", o->v, KVF_V);
+    int code = check_codec(from, o->k, KVF_K);
+    if (code == CLI_GO) code = check_codec(from, o->v, KVF_V);
     cli_text_format(&c->layers, "%s%.*s=%s/%s", c->layers.length ? ";" : "", (int)o->length, o->list, o->k, o->v);
     return code;
 }
 
 /* ---- all together ---------------------------------------------------------------------------------------------------------- */
 
+/* A profile, read from its file or at hand; its own lines are judged as such. */
+static int use_profile(kv_choice *c, const kv_settings *s)
+{
+    char name[300] = "profile";
+    const origin from = {name, CLI_DAMAGED};
+    int code = s->profile ? profile_read(&c->profile, s->profile) : CLI_GO;
+    if (s->profile) snprintf(c->profile_path, sizeof c->profile_path, "%s", s->profile);
+    if (s->profile) snprintf(name, sizeof name, "profile '%.280s'", s->profile);
+    if (code == CLI_GO && s->profile_text) code = profile_parse(&c->profile, s->profile_text, "profile");
+    if (code != CLI_GO || !c->profile.kv) return code;
+    code = use_pair(c, c->profile.kv, &from);
+    if (code == CLI_GO) code = check_codec(&from, c->k, KVF_K);
+    if (code == CLI_GO) code = check_codec(&from, c->v, KVF_V);
+    for (int i = 0; code == CLI_GO && i < c->profile.n_layers; i++) code = add_override(c, c->profile.layers[i], &from);
+    return code;
+}
+
 int kv_choice_make(kv_choice *c, const kv_settings *s)
 {
+    static const origin k = {"-ctk", CLI_USAGE}, v = {"-ctv", CLI_USAGE}, layer = {"--kv-layer", CLI_USAGE};
     memset(c, 0, sizeof *c);
     c->sink = 4;
     c->recent = 64;
     int code = use_preset(c, NULL);
-    if (code == CLI_GO && s->profile) code = profile_read(&c->profile, s->profile);
-    if (s->profile) snprintf(c->profile_path, sizeof c->profile_path, "%s", s->profile);
-    if (code == CLI_GO && s->profile_text) code = profile_parse(&c->profile, s->profile_text, "profile");
-    if (code == CLI_GO && c->profile.kv) code = use_pair(c, c->profile.kv);
-    if (code == CLI_GO && s->kv) code = strchr(s->kv, '/') ? use_pair(c, s->kv) : use_preset(c, s->kv);
+    if (code == CLI_GO) code = use_profile(c, s);
+    if (code == CLI_GO && s->kv) code = strchr(s->kv, '/') ? use_pair(c, s->kv, &from_kv) : use_preset(c, s->kv);
     if (s->k || s->v) c->preset = NULL;
     c->k = s->k ? s->k : c->k;
     c->v = s->v ? s->v : c->v;
@@ -208,12 +231,11 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
     c->sink = s->sink >= 0 ? (int32_t)s->sink : c->sink;
     c->recent = s->recent >= 0 ? (int32_t)s->recent : c->recent;
     c->exact_bits = s->window_type && strcmp(s->window_type, "q8_0") == 0 ? 8 : 16;
-    if (code == CLI_GO) code = check_codec(s->k ? "-ctk" : "--kv", c->k, KVF_K);
-    if (code == CLI_GO) code = check_codec(s->v ? "-ctv" : "--kv", c->v, KVF_V);
+    if (code == CLI_GO) code = check_codec(s->k ? &k : &from_kv, c->k, KVF_K);
+    if (code == CLI_GO) code = check_codec(s->v ? &v : &from_kv, c->v, KVF_V);
     if (code == CLI_GO) code = check_cpu(c->cpu);
     if (code == CLI_GO) code = use_policy(c, s->evict);
-    for (int i = 0; code == CLI_GO && i < c->profile.n_layers; i++) code = add_override(c, c->profile.layers[i]);
-    for (int i = 0; code == CLI_GO && i < s->layers.n; i++) code = add_override(c, s->layers.item[i]);
+    for (int i = 0; code == CLI_GO && i < s->layers.n; i++) code = add_override(c, s->layers.item[i], &layer);
     if (code != CLI_GO) kv_choice_free(c);
     return code;
 }

@@ -71,7 +71,7 @@ typedef struct kv_choice {
     char evict[KV_SPEC];                   /* the policy with every option written out */
     bool evicts;                           /* it may drop tokens */
     profile profile;
-    char profile_path[256]; /* "" when there is none */
+    char profile_path[256];                              /* "" when there is none */
     kv_override override[CLI_LIST_MOST + PROFILE_LINES]; /* the last one that names a layer holds */
     int n_overrides;
     cli_text layers; /* all of them in the form of kvf_llama_params.kv_layer; data NULL when none */
@@ -80,7 +80,8 @@ typedef struct kv_choice {
 
 void kv_settings_init(kv_settings *s);
 
-/* CLI_GO, or CLI_USAGE after a sentence: unknown preset, codec or instruction set, malformed override. */
+/* CLI_GO, or an exit code after a sentence: CLI_USAGE: unknown preset, codec or instruction set, malformed override; CLI_DAMAGED: the same
+ * in a profile; CLI_CANNOT: no such profile or instruction set here. */
 int kv_choice_make(kv_choice *c, const kv_settings *s);
 void kv_choice_free(kv_choice *c);
 

@@ -15,12 +15,13 @@ static int damaged(const char *path, int line, const char *what)
 static int take_line(profile *p, const char *path, int number, char *line)
 {
     if (strncmp(line, "model ", 6) == 0) {
-        char *end;
-        p->model = strtoull(line + 6, &end, 16);
-        p->has_model = end == line + 22 && !*end;
+        if (p->has_model) return damaged(path, number, "a second 'model'");
+        p->has_model = strlen(line + 6) == 16 && strspn(line + 6, "0123456789abcdefABCDEF") == 16; /* strtoull takes more */
+        p->model = strtoull(line + 6, NULL, 16);
         return p->has_model ? CLI_GO : damaged(path, number, "'model' is followed by 16 hexadecimal digits");
     }
     if (strncmp(line, "kv ", 3) == 0) {
+        if (p->kv) return damaged(path, number, "a second 'kv'");
         p->kv = line + 3;
         return CLI_GO;
     }
@@ -34,8 +35,13 @@ static int take_line(profile *p, const char *path, int number, char *line)
 static int parse(profile *p, const char *path)
 {
     int code = CLI_GO, number = 1;
-    if (p->text.length < strlen(HEAD) || strncmp(p->text.data, HEAD, strlen(HEAD)) != 0) {
+    const size_t head = strlen(HEAD);
+    if (p->text.length < head || strncmp(p->text.data, HEAD, head) != 0 || !strchr("\r\n", p->text.data[head])) {
         cli_error("'%s' is no profile: it does not begin with the line '%s'", path, HEAD);
+        return CLI_DAMAGED;
+    }
+    if (strlen(p->text.data) != p->text.length) {
+        cli_error("'%s' is no profile: byte %zu is 0x00", path, strlen(p->text.data));
         return CLI_DAMAGED;
     }
     for (char *line = p->text.data, *next; code == CLI_GO && *line; line = next, number++) {

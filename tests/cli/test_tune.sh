@@ -70,6 +70,20 @@ json quality_arms '[a["name"][0] for a in o["arms"] if not a["libllama"]] == ["@
 refuses bench_attend 1 "is a profile, and one layer alone is timed here" bench attend --kv "@$profile"
 printf '# kvfold profile 1\nkv f16/f16\n99=q8_0\n' >"$work/far"
 refuses far_layer 1 "the model has no layer 99" "${use[@]}" -m "$model" --profile "$work/far"
+damaged() { # NAME SENTENCE BYTES: a profile that is at fault, and is named
+    printf "$3" >"$work/bad.profile"
+    refuses "profile_$1" 3 "$2" "${use[@]}" -m "$model" --profile "$work/bad.profile"
+    holds "profile_$1_named" grep -q "bad.profile" "$work/err"
+}
+damaged version "is no profile" '# kvfold profile 12\nkv f16/f16\n'
+damaged nul "byte 35 is 0x00" '# kvfold profile 1\nkv turbo3/turbo3\0\n1=f16\n'
+damaged kv_twice "line 3: a second 'kv'" '# kvfold profile 1\nkv f16/f16\nkv q8_0/q8_0\n'
+damaged model_twice "line 4: a second 'model'" '# kvfold profile 1\nkv f16/f16\nmodel 0123456789abcdef\nmodel 0123456789abcdee\n'
+damaged model_prefix "16 hexadecimal digits" '# kvfold profile 1\nkv f16/f16\nmodel 0x00000000000001\n'
+damaged kv_form "'f16' is not of the form K/V" '# kvfold profile 1\nkv f16\n'
+damaged codec "nothing" '# kvfold profile 1\nkv f16/nothing\n'
+damaged layer "'1,=f16' is not of the form" '# kvfold profile 1\nkv f16/f16\n1,=f16\n'
+damaged layer_codec "nothing" '# kvfold profile 1\nkv f16/f16\n1=nothing\n'
 refuses no_profile 3 "is no profile" "${use[@]}" -m "$model" --profile "$text"
 refuses missing 2 "No such file" "${use[@]}" -m "$model" --profile "$work/nothing"
 finish
