@@ -34,6 +34,10 @@ enum cli_exit {
 
 /* ---- messages.c: everything that goes to stderr --------------------------------------------------------------------------- */
 
+/* The one that goes to stdout: a result that quotes strings of a file. As in the others, control characters but for newline and tab become
+ * question marks. */
+void cli_print(const char *format, ...) CLI_PRINTF(1, 2);
+
 void cli_error(const char *format, ...) CLI_PRINTF(1, 2);
 void cli_note(const char *format, ...) CLI_PRINTF(1, 2);
 void cli_warn(const char *format, ...) CLI_PRINTF(1, 2); /* the same text is printed once */

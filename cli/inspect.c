@@ -61,9 +61,9 @@ static void print_span(const shape_layer *l, int32_t first, int32_t last)
 
 static int print_table(const model_file *m, const shape *s)
 {
-    printf("%s: %s, %d layers, %d with attention, training length %lld, %s in %d file%s\n", m->path, m->arch, s->n_layers,
-           s->n_attention, (long long)s->context, cli_bytes(m->bytes), m->parts, m->parts == 1 ? "" : "s");
-    if (s->refused[0]) printf("cannot be folded: %s\n", s->refused);
+    cli_print("%s: %s, %d layers, %d with attention, training length %lld, %s in %d file%s\n", m->path, m->arch, s->n_layers,
+              s->n_attention, (long long)s->context, cli_bytes(m->bytes), m->parts, m->parts == 1 ? "" : "s");
+    if (s->refused[0]) cli_print("cannot be folded: %s\n", s->refused);
     printf("\n  %-8s %7s %8s %7s %7s  %s\n", "layer", "q heads", "kv heads", "k size", "v size", "attends to");
     for (int32_t first = 0, il = 1; il <= s->n_layers; il++) {
         if (il < s->n_layers && same(&s->layer[il], &s->layer[first])) continue;
@@ -82,9 +82,10 @@ static int print_object(const model_file *m, const shape *s)
                                                 l->attention, "q_heads", l->q_heads, "kv_heads", l->kv_heads, "k_dim", l->k_dim,
                                                 "v_dim", l->v_dim, "window", l->window, "share", l->share, "v_in_k", l->v_in_k));
     }
-    return cli_print_json(json_pack("{s:o, s:s, s:I, s:i, s:I, s:s?, s:o}", "model", cli_json_text(m->path), "architecture",
-                                    m->arch, "bytes", (json_int_t)m->bytes, "files", m->parts, "context_train",
-                                    (json_int_t)s->context, "refused", s->refused[0] ? s->refused : NULL, "layers", layers));
+    return cli_print_json(json_pack("{s:o, s:o, s:I, s:i, s:I, s:o, s:o}", "model", cli_json_text(m->path), "architecture",
+                                    cli_json_text(m->arch), "bytes", (json_int_t)m->bytes, "files", m->parts, "context_train",
+                                    (json_int_t)s->context, "refused", s->refused[0] ? cli_json_text(s->refused) : json_null(),
+                                    "layers", layers));
 }
 
 static int inspect_model(const model_file *m, const inspect_settings *set)

@@ -96,10 +96,18 @@ static bool ranks_badly(const view *v, int32_t il, int32_t head)
 
 /* ---- table ------------------------------------------------------------------------------------------------------------------- */
 
+/* As --codebooks names it. Of a single KV head both forms are the same. */
+static const char *book_name(const kvf_calibrated_layer *l, int i, char name[32])
+{
+    const kvf_codebook *b = &l->codebooks[i];
+    snprintf(name, 32, "%c%dx%d%s", b->side == KVF_K ? 'k' : 'v', b->sub, b->bits, b->heads > 1 ? "h" : "");
+    return name;
+}
+
 static void print_books(const kvf_calibrated_layer *l)
 {
-    for (int i = 0; i < l->n_codebooks; i++)
-        printf(" %c%dx%d", l->codebooks[i].side == KVF_K ? 'k' : 'v', l->codebooks[i].sub, l->codebooks[i].bits);
+    char name[32];
+    for (int i = 0; i < l->n_codebooks; i++) printf(" %s", book_name(l, i, name));
 }
 
 static void print_layer(const view *v, int32_t il)
@@ -138,10 +146,10 @@ static void print_bad_heads(const view *v)
 static int print_table(const view *v)
 {
     const kvf_llama_calibration_info *i = &v->info;
-    printf("%s: calibration of a %s model with %d layers\n", v->path, i->architecture, i->n_layers);
-    printf("weights %016llx, text %016llx, %d positions of %lld tokens in chunks of %d, seed %llu, kvfold %s, libllama %s\n\n",
-           (unsigned long long)i->model_hash, (unsigned long long)i->text_hash, i->positions, (long long)i->tokens, i->context,
-           (unsigned long long)i->seed, i->kvfold, i->libllama);
+    cli_print("%s: calibration of a %s model with %d layers\n", v->path, i->architecture, i->n_layers);
+    cli_print("weights %016llx, text %016llx, %d positions of %lld tokens in chunks of %d, seed %llu, kvfold %s, libllama %s\n\n",
+              (unsigned long long)i->model_hash, (unsigned long long)i->text_hash, i->positions, (long long)i->tokens, i->context,
+              (unsigned long long)i->seed, i->kvfold, i->libllama);
     printf("  %5s %8s %7s %7s %11s %15s %10s %35s\n", "", "", "", "", "mean's", "widest channel", "queries",
            "how keys are ranked (Spearman) by");
     printf("  %5s %8s %7s %7s %11s %7s %7s %10s %8s %8s %8s %8s\n", "layer", "kv heads", "k size", "v size", "share", "keys",
@@ -171,10 +179,9 @@ static json_t *layer_object(const view *v, int32_t il)
 {
     const kvf_calibrated_layer *l = kvf_llama_calibration_layer(v->c, il);
     json_t *heads = json_array(), *books = json_array();
+    char name[32];
     for (int32_t h = 0; l && h < l->kv_heads; h++) json_array_append_new(heads, head_object(v, il, h));
-    for (int i = 0; l && i < l->n_codebooks; i++)
-        json_array_append_new(
-            books, json_sprintf("%c%dx%d", l->codebooks[i].side == KVF_K ? 'k' : 'v', l->codebooks[i].sub, l->codebooks[i].bits));
+    for (int i = 0; l && i < l->n_codebooks; i++) json_array_append_new(books, json_string(book_name(l, i, name)));
     return json_pack("{s:i, s:i, s:i, s:i, s:b, s:f, s:f, s:f, s:o, s:o}", "layer", il, "kv_heads", l ? l->kv_heads : 0, "k_dim",
                      l ? l->k_dim : 0, "v_dim", l ? l->v_dim : 0, "centred", l && l->k_mean, "mean_share",
                      l ? mean_share(l) : 0.0, "k_unevenness", l ? unevenness(l->k_rms, l->kv_heads, l->k_dim) : 0.0,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * Notes, warnings, errors, and the log of libllama: all on stderr. */
+ * Notes, warnings, errors, and the log of libllama, on stderr; and results that quote a file, on stdout. */
 #include "cli.h"
 
 #include <kvfold.h>
@@ -21,11 +21,11 @@ static struct {
 } state;
 
 /* Names and options come from outside, and must not steer a terminal. */
-static void put_plain(const char *text)
+static void put_plain(const char *text, FILE *f)
 {
     for (; *text; text++) {
         const unsigned char c = (unsigned char)*text;
-        fputc((c < ' ' && c != '\n' && c != '\t') || c == 127 ? '?' : c, stderr);
+        fputc((c < ' ' && c != '\n' && c != '\t') || c == 127 ? '?' : c, f);
     }
 }
 
@@ -35,7 +35,7 @@ static void print(const char *prefix, const char *format, va_list args)
     vsnprintf(text, sizeof text, format, args);
     fflush(stdout); /* keeps the order when both streams end on one terminal */
     fprintf(stderr, "kvfold: %s", prefix);
-    put_plain(text);
+    put_plain(text, stderr);
     fputc('\n', stderr);
 }
 
@@ -53,6 +53,16 @@ void cli_note(const char *format, ...)
     va_start(args, format);
     print("", format, args);
     va_end(args);
+}
+
+void cli_print(const char *format, ...)
+{
+    char text[8192];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    put_plain(text, stdout);
 }
 
 static uint64_t hash(const char *text)
@@ -81,7 +91,9 @@ void cli_warn(const char *format, ...)
     va_end(args);
     if (seen_before(text)) return;
     fflush(stdout);
-    fprintf(stderr, "kvfold: warning: %s\n", text);
+    fputs("kvfold: warning: ", stderr);
+    put_plain(text, stderr);
+    fputc('\n', stderr);
 }
 
 /* ---- libllama -------------------------------------------------------------------------------------------------------------- */

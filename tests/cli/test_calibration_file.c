@@ -338,6 +338,31 @@ static int inspect_silently(bool json)
     return code;
 }
 
+/* The strings of a file must not steer the terminal of who looks at it; and books of one size are told apart. */
+static void test_shown(void **state)
+{
+    made m;
+    char shown[8192] = "", text[80];
+    const calibrate_about about = {.architecture = "ll\033]0;x\007ama"};
+    (void)state;
+    make(&m);
+    assert_int_equal(calibrate_books_parse(&m.books, "v4x1h,v4x1"), CLI_GO); /* fits the room that make gave */
+    assert_int_equal(calibrate_write(path, &m.c, m.result, &m.books, &about), CLI_GO);
+    snprintf(text, sizeof text, "%s.txt", path);
+    fflush(stdout);
+    const int kept = dup(STDOUT_FILENO), to = open(text, O_RDWR | O_CREAT | O_TRUNC, 0600);
+    assert_true(kept >= 0 && to >= 0);
+    dup2(to, STDOUT_FILENO);
+    const int code = inspect_calibration(path, false, NULL);
+    dup2(kept, STDOUT_FILENO);
+    assert_int_equal(code, CLI_DONE);
+    assert_true(pread(to, shown, sizeof shown - 1, 0) > 0);
+    close(kept), close(to), unlink(text);
+    assert_null(strpbrk(shown, "\033\007"));
+    assert_non_null(strstr(shown, "a ll?]0;x?ama model"));
+    assert_non_null(strstr(shown, " v4x1h v4x1\n"));
+}
+
 /* Somebody else's file, with a true checksum and false contents: accepted or refused, but never a crash (sanitizers watch this), and what is
  * accepted can be shown and used. */
 static void test_false_contents(void **state)
@@ -430,9 +455,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_figures_of_heads),  cmocka_unit_test(test_sizes_of_layers), cmocka_unit_test(test_read_back),
-        cmocka_unit_test(test_damage_is_noticed), cmocka_unit_test(test_ranges),          cmocka_unit_test(test_false_contents),
-        cmocka_unit_test(test_other_files),       cmocka_unit_test(test_cannot_write),    cmocka_unit_test(test_codebook_lists),
-        cmocka_unit_test(test_spearman),
+        cmocka_unit_test(test_damage_is_noticed), cmocka_unit_test(test_ranges),          cmocka_unit_test(test_shown),
+        cmocka_unit_test(test_false_contents),    cmocka_unit_test(test_other_files),     cmocka_unit_test(test_cannot_write),
+        cmocka_unit_test(test_codebook_lists),    cmocka_unit_test(test_spearman),
     };
     if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/c.gguf", folder);
