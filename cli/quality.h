@@ -186,6 +186,8 @@ void quality_summarise(const quality_run *run, const quality_arm *arm, quality_r
 /* The mean divergence of a less that of b, at the positions that both have: bootstrap over the blocks. */
 quality_interval quality_difference(const quality_run *run, const quality_arm *a, const quality_arm *b, double confidence,
                                     uint64_t seed);
+/* Do that many positions make enough blocks for the bootstrap's interval to be believed? */
+bool quality_bounds(const quality_run *run, int64_t points);
 /* Sums of the divergence over blocks of QUALITY_BLOCK positions (the last one of a chunk may be shorter), for a comparison with the same
  * blocks of another run; room for one a position. Returns how many there are. */
 int64_t quality_block_sums(const quality_run *run, const quality_arm *arm, double *sum);

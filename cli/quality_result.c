@@ -161,6 +161,11 @@ quality_interval quality_difference(const quality_run *run, const quality_arm *a
     return interval;
 }
 
+bool quality_bounds(const quality_run *run, int64_t points)
+{
+    return points > 0 && block_of(run, points - 1) + 1 >= BLOCKS_LEAST;
+}
+
 int64_t quality_block_sums(const quality_run *run, const quality_arm *arm, double *sum)
 {
     int64_t b = -1;

@@ -17,8 +17,8 @@ static bool choose_ratequant(tuner *t)
     const double beta = fmax(t->ratio[0][t->probe] / t->ratio[0][t->probe + 1 < t->levels ? t->probe + 1 : t->probe], 1.5);
     bool fits = false;
     for (int i = 0; i < t->n; i++) w[i] = t->item[i].sensitivity;
-    for (double mean = t->bits[t->levels - 1]; !fits && mean >= t->bits[0]; mean -= 1.0 / t->n) {
-        tune_ratequant(w, t->n, mean, beta, t->bits, t->levels, bits);
+    for (int goal = t->n * t->bits[t->levels - 1]; !fits && goal >= t->n * t->bits[0]; goal--) {
+        tune_ratequant(w, t->n, (double)goal / t->n, beta, t->bits, t->levels, bits);
         for (int i = 0; i < t->n; i++)
             for (int b = 0; b < t->levels; b++)
                 if (t->bits[b] == bits[i]) t->item[i].level = b;
@@ -50,20 +50,27 @@ static bool uniform(const tuner *t, int more, char *kv, size_t size)
     return false;
 }
 
+/* A share of what the same bits everywhere lose, which an exact codec does not: null then, and where nothing bounds it. */
+static json_t *share_of(double x, double mean, bool known)
+{
+    return known && mean > 0 && isfinite(x / mean) ? json_real(x / mean) : json_null();
+}
+
 static void say_gain(const tuner *t, const quality_run *q, json_t *run, const quality_arm *tuned, const quality_arm *even)
 {
     const quality_interval gain = quality_difference(q, even, tuned, 0.99, (uint64_t)t->set->seed);
     const double mean = tune_loss_of(even);
-    result_add_note(
-        run,
-        "held out: %s reads %.2e at %.2f bits, %s in all layers %.2e at %.2f: %.0f %% less; the difference lies between %.1e and "
-        "%.1e (99 %%, paired)",
-        tuned->name, tune_loss_of(tuned), tuned->bits_code, even->name, mean, even->bits_code, 100 * gain.mean / mean, gain.low,
-        gain.high);
+    const bool bounded = quality_bounds(q, even->n_points < tuned->n_points ? even->n_points : tuned->n_points);
+    char share[32] = "no share", bounds[100] = "not bounded, as the positions are too few";
+    if (mean > 0) snprintf(share, sizeof share, "%.0f %% less", 100 * gain.mean / mean);
+    if (bounded) snprintf(bounds, sizeof bounds, "between %.1e and %.1e (99 %%, paired)", gain.low, gain.high);
+    result_add_note(run, "held out: %s reads %.2e at %.2f bits, %s in all layers %.2e at %.2f: %s; the difference is %s",
+                    tuned->name, tune_loss_of(tuned), tuned->bits_code, even->name, mean, even->bits_code, share, bounds);
     json_t *gains = json_object_get(run, "gains");
-    json_array_append_new(gains, json_pack("{s:s, s:s, s:f, s:f, s:f, s:f, s:f, s:f}", "rule", tuned->name, "uniform", even->name,
-                                           "kld", tune_loss_of(tuned), "kld_uniform", mean, "gain", gain.mean / mean, "low",
-                                           gain.low / mean, "bits", tuned->bits_code, "bits_uniform", even->bits_code));
+    json_array_append_new(gains, json_pack("{s:s, s:s, s:f, s:f, s:o, s:o, s:f, s:f}", "rule", tuned->name, "uniform", even->name,
+                                           "kld", tune_loss_of(tuned), "kld_uniform", mean, "gain",
+                                           share_of(gain.mean, mean, true), "low", share_of(gain.low, mean, bounded), "bits",
+                                           tuned->bits_code, "bits_uniform", even->bits_code));
 }
 
 /* Both rules, and the same bits everywhere: as the target says, and with one more for keys and one less for values. */

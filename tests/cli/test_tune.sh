@@ -21,7 +21,7 @@ refuses odd_codec 1 "nothing has fewer than two levels" "${base[@]}" --bits 3 --
 refuses short_text 2 "fewer than the context|enough for" "${base[@]}" --bits 3 --slice 0:300
 
 # Sensitivities of all sides, a gain on held-out text that is bounded, and a profile of no more bytes than the target.
-succeeds tune "${base[@]}" --bits 3 --write "$profile" --save "$work/r.json" --json
+succeeds tune "${base[@]}" --bits 3 --held-out 2 --write "$profile" --save "$work/r.json" --json
 json tune_rows 'o["kind"] == "sensitivity" and len(o["rows"]) == 8 and all(r["kld_mean"] > 0 for r in o["rows"]) and
     {(r["name"], r["layer"]) for r in o["rows"]} == {(s, l) for s in ("keys", "values") for l in range(4)}'
 json tune_budget 'sum(r["bits"] for r in o["rows"]) <= 24 and len({r["bits"] for r in o["rows"]}) > 1'
@@ -41,6 +41,10 @@ succeeds bytes "${base[@]}" --bytes "${size}B" --tokens 4096 --measured "$work/r
 kv plan "$model" -c 4096 --profile "$work/b.profile" --json
 json bytes_fit "0.9 * $size < o['bytes_total'] <= $size"
 refuses measured_otherwise 2 "was measured with other codecs" "${base[@]}" --bits 3 --codec uni --least 2 --measured "$work/r.json"
+# 12 blocks of positions bound nothing; 24 did.
+succeeds few_blocks "${base[@]}" --bits 3 --measured "$work/r.json" --json
+json few_not_bounded 'len(o["runs"][0]["gains"]) > 0 and all(g["low"] is None and g["gain"] is not None for g in o["runs"][0]["gains"]) and
+    any("not bounded" in n for n in o["runs"][0]["notes"])'
 # Of the same model, text, pieces and calibration alone, each number once; what is held out lies behind the chunks that were measured.
 wrong() { python3 -c "import json; o = json.load(open('$work/r.json')); $1; json.dump(o, open('$work/w.json', 'w'))"; }
 from=("${base[@]}" --bits 3 --measured)

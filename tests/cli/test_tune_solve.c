@@ -164,13 +164,32 @@ static void test_profiles_that_are_refused(void **state)
     }
 }
 
+/* A budget of the fewest bits everywhere is met, whatever the number of items. */
+static void test_ratequant_reaches_the_lowest(void **state)
+{
+    (void)state;
+    for (int n = 2; n <= 120; n++) {
+        tune_item item[120] = {{0}};
+        tuner t = {.item = item, .n = n, .levels = LEVELS, .budget = 64 * n};
+        for (int b = 0; b < LEVELS; b++) t.bits[b] = b + 1, t.ratio[0][b] = pow(0.25, b);
+        for (int i = 0; i < n; i++) {
+            item[i].sensitivity = 1 + i % 7;
+            for (int b = 0; b < LEVELS; b++) item[i].bytes[b] = 64 * (b + 1);
+        }
+        if (!tune_choose(&t, "ratequant")) fail_msg("%d items", n);
+        assert_int_equal(tune_bytes(item, n), 64 * n);
+        t.budget--;
+        assert_false(tune_choose(&t, "ratequant"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_greedy_against_all_choices), cmocka_unit_test(test_greedy_looks_beyond_one_step),
         cmocka_unit_test(test_ratequant_by_hand),          cmocka_unit_test(test_ratequant_meets_its_sum),
         cmocka_unit_test(test_profile_of_levels),          cmocka_unit_test(test_profiles_that_are_read),
-        cmocka_unit_test(test_profiles_that_are_refused),
+        cmocka_unit_test(test_profiles_that_are_refused),  cmocka_unit_test(test_ratequant_reaches_the_lowest),
     };
     return cmocka_run_group_tests_name("tune", tests, NULL, NULL);
 }
