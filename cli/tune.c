@@ -87,8 +87,10 @@ static int find_levels(tuner *t)
         char *name = t->name[t->levels];
         bool fits = true;
         snprintf(name, TUNE_NAME, "%s%d", t->set->codec ? t->set->codec : "turbo", (int)b);
-        for (int i = 0; i < t->n && fits; i++)
-            fits = kvf_spec_check(name, t->item[i].side, t->item[i].dim, NULL, error, sizeof error) == KVF_OK;
+        for (int i = 0; i < t->n && fits; i++) {
+            const kvf_calibrated_layer *known = kvf_llama_calibration_layer(t->s.calibration, t->item[i].layer);
+            fits = kvf_spec_check_calibrated(name, t->item[i].side, t->item[i].dim, known, NULL, error, sizeof error) == KVF_OK;
+        }
         if (!fits) continue;
         if (b <= t->set->probe || t->probe < 0) t->probe = t->levels;
         t->bits[t->levels++] = (int)b;

@@ -13,8 +13,23 @@
 static int64_t block_bytes(const tuner *t, const tune_item *item, int b)
 {
     kvf_spec_info info;
-    if (kvf_spec_check(t->name[b], item->side, item->dim, &info, NULL, 0) != KVF_OK) return 0;
+    const kvf_calibrated_layer *known = kvf_llama_calibration_layer(t->s.calibration, item->layer);
+    if (kvf_spec_check_calibrated(t->name[b], item->side, item->dim, known, &info, NULL, 0) != KVF_OK) return 0;
     return (int64_t)info.block_bytes * item->heads;
+}
+
+/* What is known of the layers that attend, in their order; the caller frees it. */
+static kvf_calibrated_layer *known_layers(const tuner *t, int32_t *n)
+{
+    const shape *s = &t->s.shape;
+    kvf_calibrated_layer *layers = cli_alloc((size_t)s->n_attention, sizeof *layers);
+    *n = 0;
+    for (int32_t il = 0; il < s->n_layers; il++) {
+        if (!s->layer[il].attention) continue;
+        const kvf_calibrated_layer *of = s->layer[il].share < 0 ? kvf_llama_calibration_layer(t->s.calibration, il) : NULL;
+        layers[(*n)++] = of ? *of : (kvf_calibrated_layer){.size = sizeof *layers};
+    }
+    return layers;
 }
 
 /* Bytes of the whole cache at `tokens` with those layers; negative after a sentence. */
@@ -28,8 +43,13 @@ static int64_t cache_bytes(const tuner *t, const char *kv, const char *line, int
     if (line) s.layers.item[s.layers.n++] = line;
     if (kv_choice_make(&choice, &s) != CLI_GO) return -1;
     shape_params(&t->s.shape, &choice, &p, &layers, error, sizeof error);
+    kvf_calibration all = {.size = sizeof all};
+    kvf_calibrated_layer *known = known_layers(t, &all.n_layers);
+    all.layers = known;
+    if (t->s.calibration) p.calibration = &all;
     int64_t bytes = kvf_bytes(&p, tokens);
     if (bytes < 0) cli_error("%s", error);
+    free(known);
     free(layers);
     kv_choice_free(&choice);
     return bytes;
@@ -96,11 +116,13 @@ static int parse_bytes(const char *text, int64_t *bytes)
     } units[] = {{"", 1}, {"B", 1}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}};
     char *end;
     double x = strtod(text, &end);
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (end > text && x > 0 && x < 1e12 && strcmp(end, units[i].unit) == 0) {
-            *bytes = (int64_t)(x * units[i].factor);
-            return CLI_GO;
-        }
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if (end == text || strcmp(end, units[i].unit) != 0) continue;
+        x *= units[i].factor;
+        if (!(x >= 1 && x < 0x1p62)) break;
+        *bytes = (int64_t)x;
+        return CLI_GO;
+    }
     cli_error("--bytes: '%s' is no size; write it as 24MiB", text);
     return CLI_USAGE;
 }

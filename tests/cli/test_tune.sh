@@ -17,6 +17,8 @@ refuses odd_size 1 "'1Mib' is no size" "${base[@]}" --bytes 1Mib
 ln -s "$model" "$work/link"
 refuses over_model 1 "are the same file" "${base[@]}" --bits 3 --write "$work/link"
 refuses over_text 1 "are the same file" "${base[@]}" --bits 3 --write "$text"
+refuses huge_size 1 "'9e11GiB' is no size" "${base[@]}" --bytes 9e11GiB
+refuses no_size 1 "'0.5B' is no size" "${base[@]}" --bytes 0.5B
 refuses odd_codec 1 "nothing has fewer than two levels" "${base[@]}" --bits 3 --codec nothing
 refuses short_text 2 "fewer than the context|enough for" "${base[@]}" --bits 3 --slice 0:300
 
@@ -40,6 +42,15 @@ size=$("$kvfold" plan "$model" -c 4096 --kv turbo3/turbo3 --json | python3 -c 'i
 succeeds bytes "${base[@]}" --bytes "${size}B" --tokens 4096 --measured "$work/r.json" --held-out 0 --write "$work/b.profile"
 kv plan "$model" -c 4096 --profile "$work/b.profile" --json
 json bytes_fit "0.9 * $size < o['bytes_total'] <= $size"
+
+# With a calibration, which is part of what was measured; and codecs that have no size without one.
+succeeds calibrate calibrate -m "$model" -f "$text" -t 1 -c 256 --chunks 2 -o "$work/c.gguf" --codebooks 8x8,4x8
+cal=("${base[@]}" --calibration "$work/c.gguf" --held-out 0)
+succeeds calibrated "${cal[@]}" --bits 3 --save "$work/c.json"
+succeeds calibrated_measured "${cal[@]}" --bits 2 --measured "$work/c.json"
+refuses uncalibrated 2 "another --calibration" "${base[@]}" --bits 2 --measured "$work/c.json"
+succeeds calibrated_bytes "${cal[@]}" --bytes "${size}B" --tokens 4096 --measured "$work/c.json"
+succeeds codebooks "${cal[@]}" --codec vecinfer --least 1 --most 2 --bytes 2MiB --tokens 4096
 refuses measured_otherwise 2 "was measured with other codecs" "${base[@]}" --bits 3 --codec uni --least 2 --measured "$work/r.json"
 # 12 blocks of positions bound nothing; 24 did.
 succeeds few_blocks "${base[@]}" --bits 3 --measured "$work/r.json" --json
