@@ -141,7 +141,7 @@ static inline int ci_word(const char **list, char spec[64])
  * every spec. Under a sanitizer or an emulator, several times slower, the share is
  * smaller. */
 #if defined(__SANITIZE_ADDRESS__) || defined(TESTS_EMULATED)
-enum { CI_SHARE = 13 };
+enum { CI_SHARE = 23 };
 #else
 enum { CI_SHARE = 4 };
 #endif
