@@ -187,7 +187,11 @@ static void norm_scale(const oracle_plan *p, const double *x, oracle_value **v, 
         double c = level_of(p, v[i]);
         xx += x[i] * x[i], xc += x[i] * c, cc += c * c;
     }
-    double scale = p->norm == 0 ? step : xx == 0 ? 0 : p->norm == 1 ? sqrt(xx / cc) : p->norm == 2 && 4 * xc * fabs(xc) >= xx * cc ? xx / xc : xc / cc;
+    double scale = p->norm == 0                                   ? step
+                   : xx == 0                                      ? 0
+                   : p->norm == 1                                 ? sqrt(xx / cc)
+                   : p->norm == 2 && 4 * xc * fabs(xc) >= xx * cc ? xx / xc
+                                                                  : xc / cc;
     for (int i = 0; i < n; i++) {
         v[i]->scale = half(scale);
         v[i]->min = 0;

@@ -161,8 +161,7 @@ static void odd_step(const kvf_rotation *rot, float *x, size_t stride, int32_t n
     if (rot->odd == 1) return;
     const float norm = (float)(1.0 / sqrt((double)rot->odd));
     for (int32_t i = 0; i < rot->odd; i++)
-        for (int32_t j = 0; j < rot->odd; j++)
-            sign[j][i] = (float)(back ? odd_entry(rot->odd, j, i) : odd_entry(rot->odd, i, j));
+        for (int32_t j = 0; j < rot->odd; j++) sign[j][i] = (float)(back ? odd_entry(rot->odd, j, i) : odd_entry(rot->odd, i, j));
     for (int32_t v = 0; v < n; v++, x += stride) {
         mix_runs(sign, rot->odd, rot->block, x);
         for (int32_t c = 0; c < rot->size; c++) x[c] *= norm;

@@ -13,8 +13,8 @@
 
 enum {
     KVFI_TRELLIS_STATES = 256,
-    KVFI_TRELLIS_LANES = 4,    /* vectors that are coded together, each in its own SIMD lane */
-    KVFI_TRELLIS_WRAP = 32,    /* half as many cost 2 % in mean-square error at 64 channels, a third as many 3 % */
+    KVFI_TRELLIS_LANES = 4,      /* vectors that are coded together, each in its own SIMD lane */
+    KVFI_TRELLIS_WRAP = 32,      /* half as many cost 2 % in mean-square error at 64 channels, a third as many 3 % */
     KVFI_TRELLIS_LEAST_BITS = 32 /* of a vector: its end state alone takes 8 of them, and fewer codes have no freedom left */
 };
 

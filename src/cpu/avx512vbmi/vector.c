@@ -201,10 +201,10 @@ KVFI_INLINE void score_of(int sub, int nv, const kvf_part *part, const uint8_t *
 }
 
 #define CASES(sub, call)                                                                                                         \
-    case (sub) * 8 + 1: call(sub, 1); break;                                                                                     \
-    case (sub) * 8 + 2: call(sub, 2); break;                                                                                     \
-    case (sub) * 8 + 3: call(sub, 3); break;                                                                                     \
-    case (sub) * 8 + 4: call(sub, 4); break;
+    case (sub)*8 + 1: call(sub, 1); break;                                                                                       \
+    case (sub)*8 + 2: call(sub, 2); break;                                                                                       \
+    case (sub)*8 + 3: call(sub, 3); break;                                                                                       \
+    case (sub)*8 + 4: call(sub, 4); break;
 
 static void score_some(int nv, const kvf_part *part, const uint8_t *record, const scale *s, const quad *m, float *out)
 {

@@ -186,7 +186,9 @@ KVFI_INLINE void score_of(int sub, int nv, const reading *r, const float *q, siz
 }
 
 #define VECTOR_CASE(sub, nv, call)                                                                                               \
-    case (sub) * 16 + (nv): call; break;
+    case (sub)*16 + (nv):                                                                                                        \
+        call;                                                                                                                    \
+        break;
 #define VECTOR_CASES(sub, call)                                                                                                  \
     VECTOR_CASE(sub, 1, call(sub, 1))                                                                                            \
     VECTOR_CASE(sub, 2, call(sub, 2)) VECTOR_CASE(sub, 3, call(sub, 3)) VECTOR_CASE(sub, 4, call(sub, 4))
