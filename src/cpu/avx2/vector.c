@@ -2,56 +2,8 @@
  * KVF_KIND_VECTOR with AVX2. */
 #include "cpu/avx2/simd.h"
 
-enum { LANES = 8, SCORE_VECTORS = 3, MIX_VECTORS = 4, MIX_UNITS = 1 };
+enum { SCORE_VECTORS = 3, MIX_VECTORS = 4, MIX_UNITS = 1 };
 #define SEARCH_GROUPS(sub) ((sub) == 8 ? 1 : 2)
-
-typedef __m256 floats;
-typedef __m256i ints;
-
-KVFI_INLINE floats load_lanes(const float *p)
-{
-    return _mm256_loadu_ps(p);
-}
-
-KVFI_INLINE void store_lanes(float *p, floats x)
-{
-    _mm256_storeu_ps(p, x);
-}
-
-KVFI_INLINE floats set_lanes(float x)
-{
-    return _mm256_set1_ps(x);
-}
-
-KVFI_INLINE floats add_lanes(floats a, floats b)
-{
-    return _mm256_add_ps(a, b);
-}
-
-KVFI_INLINE floats sub_lanes(floats a, floats b)
-{
-    return _mm256_sub_ps(a, b);
-}
-
-KVFI_INLINE floats mul_lanes(floats a, floats b)
-{
-    return _mm256_mul_ps(a, b);
-}
-
-KVFI_INLINE floats fma_lanes(floats a, floats b, floats c)
-{
-    return _mm256_fmadd_ps(a, b, c);
-}
-
-KVFI_INLINE ints set_ints(int32_t i)
-{
-    return _mm256_set1_epi32(i);
-}
-
-KVFI_INLINE void store_ints(int32_t *p, ints x)
-{
-    _mm256_storeu_si256((__m256i *)p, x);
-}
 
 KVFI_INLINE void take_lower(floats d, int32_t k, floats *least, ints *index)
 {

@@ -55,4 +55,54 @@ void kvfi_avx512_vector_mix(const kvf_part *part, const void *record, const floa
 void kvfi_avx512_softmax(kvfi_kernels *k);
 void kvfi_avx512_hadamard(kvfi_kernels *k);
 
+/* One vector and what templates of all sets (cpu/overlay) do with it. */
+enum { LANES = 16 };
+typedef __m512 floats;
+typedef __m512i ints;
+
+KVFI_INLINE floats load_lanes(const float *p)
+{
+    return _mm512_loadu_ps(p);
+}
+
+KVFI_INLINE void store_lanes(float *p, floats x)
+{
+    _mm512_storeu_ps(p, x);
+}
+
+KVFI_INLINE floats set_lanes(float x)
+{
+    return _mm512_set1_ps(x);
+}
+
+KVFI_INLINE floats add_lanes(floats a, floats b)
+{
+    return _mm512_add_ps(a, b);
+}
+
+KVFI_INLINE floats sub_lanes(floats a, floats b)
+{
+    return _mm512_sub_ps(a, b);
+}
+
+KVFI_INLINE floats mul_lanes(floats a, floats b)
+{
+    return _mm512_mul_ps(a, b);
+}
+
+KVFI_INLINE floats fma_lanes(floats a, floats b, floats c)
+{
+    return _mm512_fmadd_ps(a, b, c);
+}
+
+KVFI_INLINE ints set_ints(int32_t i)
+{
+    return _mm512_set1_epi32(i);
+}
+
+KVFI_INLINE void store_ints(int32_t *p, ints x)
+{
+    _mm512_storeu_si512(p, x);
+}
+
 #endif

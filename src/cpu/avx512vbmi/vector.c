@@ -10,7 +10,7 @@
 #include "cpu/scalar/scalar.h"
 #include "gpu/kernels/vector.h"
 
-enum { TOP = 32639, TABLE = 256, MOST_VECTORS = 4, LANES = 16 };
+enum { TOP = 32639, TABLE = 256, MOST_VECTORS = 4 };
 #define NOTHING 0x1p-110f /* multipliers of which the largest is below count as zero */
 
 /* Four multipliers of a lane, in two planes. */
@@ -103,8 +103,8 @@ static size_t vector_quads(const kvf_part *part)
 
 static size_t prepared_bytes(const kvf_part *part, int32_t n)
 {
-    const size_t floats = kvfi_scalar_prepared_bytes(part, n);
-    return part->entries ? kvfi_align64(floats + (size_t)n * (sizeof(scale) + vector_quads(part) * sizeof(quad))) : floats;
+    const size_t plain = kvfi_scalar_prepared_bytes(part, n);
+    return part->entries ? kvfi_align64(plain + (size_t)n * (sizeof(scale) + vector_quads(part) * sizeof(quad))) : plain;
 }
 
 static scale *scales_in(const kvf_part *part, void *prepared, int32_t n)

@@ -51,4 +51,54 @@ void kvfi_neon_vector(kvfi_kernels *k);
 void kvfi_neon_softmax(kvfi_kernels *k);
 void kvfi_neon_hadamard(kvfi_kernels *k);
 
+/* One vector and what templates of all sets (cpu/overlay) do with it. */
+enum { LANES = 4 };
+typedef float32x4_t floats;
+typedef int32x4_t ints;
+
+KVFI_INLINE floats load_lanes(const float *p)
+{
+    return vld1q_f32(p);
+}
+
+KVFI_INLINE void store_lanes(float *p, floats x)
+{
+    vst1q_f32(p, x);
+}
+
+KVFI_INLINE floats set_lanes(float x)
+{
+    return vdupq_n_f32(x);
+}
+
+KVFI_INLINE floats add_lanes(floats a, floats b)
+{
+    return vaddq_f32(a, b);
+}
+
+KVFI_INLINE floats sub_lanes(floats a, floats b)
+{
+    return vsubq_f32(a, b);
+}
+
+KVFI_INLINE floats mul_lanes(floats a, floats b)
+{
+    return vmulq_f32(a, b);
+}
+
+KVFI_INLINE floats fma_lanes(floats a, floats b, floats c)
+{
+    return vfmaq_f32(c, a, b);
+}
+
+KVFI_INLINE ints set_ints(int32_t i)
+{
+    return vdupq_n_s32(i);
+}
+
+KVFI_INLINE void store_ints(int32_t *p, ints x)
+{
+    vst1q_s32(p, x);
+}
+
 #endif

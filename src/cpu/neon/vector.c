@@ -2,56 +2,8 @@
  * KVF_KIND_VECTOR with NEON. */
 #include "cpu/neon/simd.h"
 
-enum { LANES = 4, SCORE_VECTORS = 4, MIX_VECTORS = 4, MIX_UNITS = 1 };
+enum { SCORE_VECTORS = 4, MIX_VECTORS = 4, MIX_UNITS = 1 };
 #define SEARCH_GROUPS(sub) ((sub) == 8 ? 2 : 4)
-
-typedef float32x4_t floats;
-typedef int32x4_t ints;
-
-KVFI_INLINE floats load_lanes(const float *p)
-{
-    return vld1q_f32(p);
-}
-
-KVFI_INLINE void store_lanes(float *p, floats x)
-{
-    vst1q_f32(p, x);
-}
-
-KVFI_INLINE floats set_lanes(float x)
-{
-    return vdupq_n_f32(x);
-}
-
-KVFI_INLINE floats add_lanes(floats a, floats b)
-{
-    return vaddq_f32(a, b);
-}
-
-KVFI_INLINE floats sub_lanes(floats a, floats b)
-{
-    return vsubq_f32(a, b);
-}
-
-KVFI_INLINE floats mul_lanes(floats a, floats b)
-{
-    return vmulq_f32(a, b);
-}
-
-KVFI_INLINE floats fma_lanes(floats a, floats b, floats c)
-{
-    return vfmaq_f32(c, a, b);
-}
-
-KVFI_INLINE ints set_ints(int32_t i)
-{
-    return vdupq_n_s32(i);
-}
-
-KVFI_INLINE void store_ints(int32_t *p, ints x)
-{
-    vst1q_s32(p, x);
-}
 
 KVFI_INLINE void take_lower(floats d, int32_t k, floats *least, ints *index)
 {

@@ -1,9 +1,7 @@
 /* SPDX-License-Identifier: MIT
- * KVF_KIND_VECTOR on any overlay: the search for centroids, and products that read them. The including file defines before it, static
- * and force-inlined:
- *   floats, ints, LANES                a vector of f32, one of int32, and how many
- *   load_lanes(p), store_lanes(p, x), set_lanes(f), add_lanes, sub_lanes, mul_lanes(a, b), fma_lanes(a, b, c) = a * b + c, set_ints(i),
- *   store_ints(p, x)
+ * KVF_KIND_VECTOR on any overlay: the search for centroids, and products that read them. The including file has a simd.h with floats,
+ * ints, LANES, load_lanes(p), store_lanes(p, x), set_lanes(f), add_lanes, sub_lanes, mul_lanes(a, b), fma_lanes(a, b, c) = a * b + c,
+ * set_ints(i) and store_ints(p, x), and defines before it, static and force-inlined:
  *   take_lower(d, k, least, index)    where d < *least: *least = d, *index = k
  *   from_quads(q)                     LANES channels, LANES / 4 times four from the addresses q[]
  *   sum_lanes4(x)                     writes the four sums of x[0..3] to out[0..3]
