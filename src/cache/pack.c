@@ -144,49 +144,54 @@ static void fill_dead(uint64_t alive, int32_t dim, float *x)
     }
 }
 
-/* Where the rows of two bins go in the first: its own stay, the others take its free places in turn. */
-static uint64_t places(uint64_t a, uint64_t b, int8_t stay[KVF_BLOCK], int8_t go[KVF_BLOCK])
+/* Two bins that become one. */
+typedef struct merger {
+    int32_t to, from;
+    int8_t stay[KVF_BLOCK], go[KVF_BLOCK]; /* place of each row of `to`, of `from`; -1: it is dead */
+    uint64_t alive;                        /* of what they become */
+} merger;
+
+/* The rows of the first bin stay, the others take its free places in turn. */
+static void find_places(const head_bins *b, merger *m)
 {
-    uint64_t all = a;
+    const uint64_t own = bin_at(b, m->to)->alive, other = bin_at(b, m->from)->alive;
+    m->alive = own;
     for (int8_t t = 0; t < KVF_BLOCK; t++) {
-        stay[t] = a >> t & 1 ? t : -1, go[t] = -1;
-        if (!(b >> t & 1)) continue;
-        go[t] = (int8_t)first_hole(all);
-        all |= (uint64_t)1 << go[t];
+        m->stay[t] = own >> t & 1 ? t : -1, m->go[t] = -1;
+        if (!(other >> t & 1)) continue;
+        m->go[t] = (int8_t)first_hole(m->alive);
+        m->alive |= (uint64_t)1 << m->go[t];
     }
-    return all;
 }
 
-static void merge_part(const head_bins *b, const kvf_part *shared, size_t offset, int32_t to, int32_t from)
+static void merge_part(const head_bins *b, const kvf_part *shared, size_t offset, const merger *m)
 {
     kvf_cache *c = b->c;
     kvf_part room;
     const kvf_part *part = kvfi_part_of(shared, b->head, &room);
-    int8_t stay[KVF_BLOCK], go[KVF_BLOCK];
-    uint8_t *record = own_record(b, to) + offset;
-    const uint8_t *other = record_at(b, from) + offset;
-    const uint64_t all = places(bin_at(b, to)->alive, bin_at(b, from)->alive, stay, go);
+    uint8_t *record = own_record(b, m->to) + offset;
+    const uint8_t *other = record_at(b, m->from) + offset;
     float *x = (float *)(void *)(c->attend.slots + (part->side == KVF_K ? c->g.slot_tile_k : c->g.slot_tile_v));
     if (kvfi_part_moves(part)) {
         for (int32_t t = 0; t < KVF_BLOCK; t++)
-            if (go[t] >= 0) kvfi_part_move(part, other, t, record, go[t]);
+            if (m->go[t] >= 0) kvfi_part_move(part, other, t, record, m->go[t]);
         return;
     }
-    decode_rows(b, part, record, stay, x);
-    decode_rows(b, part, other, go, x);
-    fill_dead(all, part->head_dim, x);
+    decode_rows(b, part, record, m->stay, x);
+    decode_rows(b, part, other, m->go, x);
+    fill_dead(m->alive, part->head_dim, x);
     part->codec->encode(part, x, record);
 }
 
 static void merge_bins(const head_bins *b, int32_t to, int32_t from)
 {
-    int8_t stay[KVF_BLOCK], go[KVF_BLOCK];
-    merge_part(b, &b->st->k, 0, to, from);
-    if (!b->st->v_in_k) merge_part(b, &b->st->v, b->st->k.bytes, to, from);
-    places(bin_at(b, to)->alive, bin_at(b, from)->alive, stay, go);
+    merger m = {.to = to, .from = from};
+    find_places(b, &m);
+    merge_part(b, &b->st->k, 0, &m);
+    if (!b->st->v_in_k) merge_part(b, &b->st->v, b->st->k.bytes, &m);
     for (int32_t t = 0; t < KVF_BLOCK; t++)
-        if (go[t] >= 0) take_place(b, to, go[t], from, t);
-    b->c->recoded += kvfi_popcount(bin_at(b, to)->alive);
+        if (m.go[t] >= 0) take_place(b, to, m.go[t], from, t);
+    b->c->recoded += kvfi_popcount(m.alive);
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------------------------ */

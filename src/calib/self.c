@@ -62,6 +62,13 @@ void kvfi_mean_energy(const kvfi_estimate *e, double *unrotated, double *plain)
     }
 }
 
+/* The two channels (a, b) of a pair as they are on average over a segment. */
+static void turn_on_average(const kvfi_pair *p, double a, double b, double *c0)
+{
+    c0[p->a] = a * p->cos - b * p->sin;
+    c0[p->b] = a * p->sin + b * p->cos;
+}
+
 /* Centre and variance of the two channels of a pair. */
 static void pair_moments(const kvfi_estimate *e, int32_t i, double *c0, double *var)
 {
@@ -70,8 +77,7 @@ static void pair_moments(const kvfi_estimate *e, int32_t i, double *c0, double *
     const double cc = e->pair_sums[i][0], cs = e->pair_sums[i][1], ss = e->pair_sums[i][2], n = (double)e->n;
     double a, b;
     pair_mean(e, p, &a, &b);
-    c0[p->a] = a * p->cos - b * p->sin;
-    c0[p->b] = a * p->sin + b * p->cos;
+    turn_on_average(p, a, b, c0);
     /* sum over rows of (k - R m)^2, R m = (a cos - b sin, a sin + b cos) */
     double ra = square[p->a] - 2 * (a * with_cos[p->a] - b * with_sin[p->a]) + (a * a * cc - 2 * a * b * cs + b * b * ss);
     double rb = square[p->b] - 2 * (a * with_sin[p->b] + b * with_cos[p->b]) + (a * a * ss + 2 * a * b * cs + b * b * cc);
@@ -116,12 +122,7 @@ void kvfi_known_table(const kvfi_known *k, double *c0, float *scale)
 {
     double var[1024], query[1024];
     for (int32_t c = 0; c < k->dim; c++) c0[c] = k->mean ? (double)k->mean[c] : 0, scale[c] = 1;
-    for (int32_t i = 0; k->mean && i < k->n_pairs; i++) {
-        const kvfi_pair *p = &k->pairs[i];
-        const double a = c0[p->a], b = c0[p->b];
-        c0[p->a] = a * p->cos - b * p->sin;
-        c0[p->b] = a * p->sin + b * p->cos;
-    }
+    for (int32_t i = 0; k->mean && i < k->n_pairs; i++) turn_on_average(&k->pairs[i], c0[k->pairs[i].a], c0[k->pairs[i].b], c0);
     if (k->lambda) memcpy(scale, k->lambda, (size_t)k->dim * sizeof *scale);
     if (!k->k_rms || !k->q_rms) return;
     for (int32_t c = 0; c < k->dim; c++) {
