@@ -179,7 +179,15 @@ static double level_of(const oracle_plan *p, const oracle_value *v)
     return has_table(p) ? once(p->entry[index] * p->unit) : v->code - zero_of(p);
 }
 
-/* Scale of the vector x whose codes are chosen: 0 the step; 1 |x| / |c|; 2 <x, x> / <x, c>; 3 <x, c> / <c, c>. */
+double oracle_norm_scale(int norm, double xx, double xc, double cc, double plain)
+{
+    if (norm == 0) return plain;
+    if (xx == 0) return 0;
+    if (norm == 1) return sqrt(xx / cc);
+    return norm == 2 && 4 * xc * fabs(xc) >= xx * cc ? xx / xc : xc / cc;
+}
+
+/* Scale of the vector x whose codes are chosen. */
 static void norm_scale(const oracle_plan *p, const double *x, oracle_value **v, int n, double step)
 {
     double xx = 0, xc = 0, cc = 0;
@@ -187,11 +195,7 @@ static void norm_scale(const oracle_plan *p, const double *x, oracle_value **v, 
         double c = level_of(p, v[i]);
         xx += x[i] * x[i], xc += x[i] * c, cc += c * c;
     }
-    double scale = p->norm == 0                                   ? step
-                   : xx == 0                                      ? 0
-                   : p->norm == 1                                 ? sqrt(xx / cc)
-                   : p->norm == 2 && 4 * xc * fabs(xc) >= xx * cc ? xx / xc
-                                                                  : xc / cc;
+    const double scale = oracle_norm_scale(p->norm, xx, xc, cc, step);
     for (int i = 0; i < n; i++) {
         v[i]->scale = half(scale);
         v[i]->min = 0;

@@ -52,6 +52,9 @@ void oracle_encode(const oracle_plan *plan, const float *x, oracle_value *out);
  * whose path is the best one, to within rounding; of every sixteenth token this is found out, from `first` on. */
 void oracle_settle(const oracle_plan *plan, const float *x, const oracle_value *got, double close, int first, oracle_value *out);
 
+/* Scale of a vector x coded as c, by norm rule 0 to 3, from <x, x>, <x, c> and <c, c>; plain: that of rule 0. */
+double oracle_norm_scale(int norm, double xx, double xc, double cc, double plain);
+
 /* The levels above 0 of the quantiser of 2^bits levels that has the least mean-square error for one coordinate of a random unit
  * vector in dim dimensions, times sqrt(dim); dim below 4: for a normal variable. Returns that error. */
 double oracle_levels(int bits, int dim, double *levels);

@@ -77,8 +77,7 @@ static double scale_of(int norm, const double *x, const double *c, int n, double
 {
     double xx = 0, xc = 0, cc = 0;
     for (int i = 0; i < n; i++) xx += x[i] * x[i], xc += x[i] * c[i], cc += c[i] * c[i];
-    if (norm == 0 || xx == 0) return plain;
-    return norm == 1 ? sqrt(xx / cc) : norm == 2 && 4 * xc * fabs(xc) >= xx * cc ? xx / xc : xc / cc;
+    return oracle_norm_scale(norm, xx, xc, cc, plain);
 }
 
 static void check_table(const os_plan *p, const os_matrix *m, const double *x, int t)

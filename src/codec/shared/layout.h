@@ -6,7 +6,8 @@
  * with four multipliers broadcast to all lanes (the shape of dpbusd, udot, dp4a) and needs no horizontal sum.
  *
  * Lanes come in chunks of up to 64, a chunk in groups of 16 (the last chunk may have 1 to 3 groups). A code of `bits` bits is
- * split into planes of 8, 4, 2 or 1 bits, the widest first in memory and holding the low bits: 3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2, 7 = 4 + 2 + 1. Inside a plane of width w, `per = 8 / w` codes share a byte; quad q
+ * split into planes of 8, 4, 2 or 1 bits, the widest first in memory and holding the low bits: 3 = 2 + 1, 5 = 4 + 1, 6 = 4 + 2,
+ * 7 = 4 + 2 + 1. Inside a plane of width w, `per = 8 / w` codes share a byte; quad q
  * (four adjacent of the reduction) of group g is field F = q * groups + g, found in line F / per (a line is 64 bytes), shifted
  * by w * (F % per); byte 4 * (lane % 16) + (reduction % 4) of that line. Sizes are exact: n * bits / 8 bytes, no padding.
  */

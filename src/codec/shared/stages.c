@@ -121,12 +121,11 @@ uint16_t kvfi_norm_scale(int32_t norm, const float *x, const float *c, int32_t n
 {
     if (norm == KVFI_NORM_PLAIN) return kvfi_half_saturated(plain);
     const float xx = kvfi_dot16(x, x, n), xc = kvfi_dot16(x, c, n), cc = kvfi_dot16(c, c, n);
-    float scale = 0;
-    if (cc > 0 && norm == KVFI_NORM_KEPT) scale = sqrtf(xx / cc);
-    const int far = 4 * xc * xc < xx * cc; /* 60 degrees and more away: the unbiased scale would be twice the length and more */
-    if (cc > 0 && norm == KVFI_NORM_UNBIASED) scale = far || !(xc > 0) ? xc / cc : xx / xc;
-    if (cc > 0 && norm == KVFI_NORM_LEAST) scale = xc / cc;
-    return kvfi_half_saturated(scale);
+    const int near =
+        xc > 0 && 4 * xc * xc >= xx * cc; /* from 60 degrees on, the unbiased scale would be twice the length and more */
+    if (!(cc > 0)) return 0;
+    if (norm == KVFI_NORM_KEPT) return kvfi_half_saturated(sqrtf(xx / cc));
+    return kvfi_half_saturated(norm == KVFI_NORM_UNBIASED && near ? xx / xc : xc / cc);
 }
 
 /* Codes of token t: they take the place of its values, which are not needed any more. */
