@@ -342,18 +342,24 @@ static double falling_mhz(void *user)
     return --slow_after > 0 ? mhz(user) : 2000;
 }
 
-static void test_frequency(void **state)
+/* Twelve rounds of one arm on a quiet machine whose clock reads as told. */
+static void run_at(double (*read_mhz)(void *), int after, measure_rounds *r)
 {
-    (void)state;
     machine m = quiet();
     measure_io io = io_of(&m);
     arm x = {.m = &m, .seconds = 1e-2, .calls = 1};
     double us[16];
     measure_arm timed = {.run = run, .arm = &x, .calls = 1, .us = us};
+    io.mhz = read_mhz;
+    slow_after = after;
+    assert_int_equal(measure_run(&io, &timed, 1, 12, 1, 1, r), 0);
+}
+
+static void test_frequency(void **state)
+{
+    (void)state;
     measure_rounds r;
-    io.mhz = falling_mhz;
-    slow_after = 10;
-    assert_int_equal(measure_run(&io, &timed, 1, 12, 1, 1, &r), 0);
+    run_at(falling_mhz, 10, &r);
     assert_int_equal(r.rounds, 12);
     assert_in_range(r.repeated, 9, 12); /* until most rounds that were tried are slow */
     assert_int_equal(r.marked, 3);      /* nine were taken before */
@@ -373,15 +379,8 @@ static double burst_mhz(void *user)
 static void test_burst(void **state)
 {
     (void)state;
-    machine m = quiet();
-    measure_io io = io_of(&m);
-    arm x = {.m = &m, .seconds = 1e-2, .calls = 1};
-    double us[16];
-    measure_arm timed = {.run = run, .arm = &x, .calls = 1, .us = us};
     measure_rounds r;
-    io.mhz = burst_mhz;
-    slow_after = 2;
-    assert_int_equal(measure_run(&io, &timed, 1, 12, 1, 1, &r), 0);
+    run_at(burst_mhz, 2, &r);
     assert_true(r.slow <= 1 && r.repeated <= 1);
 }
 
