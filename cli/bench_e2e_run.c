@@ -24,6 +24,7 @@ typedef struct step {
 typedef struct run {
     e2e_plan *plan;
     const char *model;
+    uint64_t model_hash, text_hash; /* 0: there is no text */
     int depth, n;
     e2e_arm arm[TRIAL_ROWS_MOST], twin;
     int twin_of;                        /* -1: not started */
@@ -410,9 +411,9 @@ static int new_run(run *r, int phase)
     json_t *o = trial_json(&r->trial);
     json_object_set_new(o, "phase", json_string(PHASE[phase]));
     json_object_set_new(o, "model", cli_json_text(name));
-    json_object_set_new(o, "model_hash", result_hash_json(result_hash_of_file(r->model)));
+    json_object_set_new(o, "model_hash", result_hash_json(r->model_hash));
     if (set->file)
-        json_object_set_new(o, "text_hash", result_hash_json(result_hash_of_file(set->file)));
+        json_object_set_new(o, "text_hash", result_hash_json(r->text_hash));
     else
         json_object_set_new(o, "text_seed", json_integer((json_int_t)set->seed));
     add_depth(r, phase, o);
@@ -521,6 +522,8 @@ int e2e_run(e2e_plan *plan, const char *model, int depth)
 {
     run *r = cli_alloc(1, sizeof *r);
     *r = (run){.plan = plan, .model = model, .depth = depth, .twin_of = -1};
+    r->model_hash = result_hash_of_model(model);
+    if (plan->set.file) r->text_hash = result_hash_of_file(plan->set.file);
     int code = CLI_CANNOT;
     if (bench_read_create(plan->pool, plan->set.threads, &r->reader) == 0) {
         start_arms(r);

@@ -202,21 +202,6 @@ static int cut(worker *w, int32_t pos)
     return 0;
 }
 
-/* The likeliest token, and how far its logit is above that of the next. */
-static llama_token likeliest(const float *logits, int32_t n, double *gap)
-{
-    llama_token best = 0;
-    float second = -INFINITY;
-    for (llama_token t = 1; t < n; t++) {
-        if (logits[t] > logits[best])
-            second = logits[best], best = t;
-        else if (logits[t] > second)
-            second = logits[t];
-    }
-    *gap = (double)logits[best] - (double)second;
-    return best;
-}
-
 /* At most n_batch tokens; the last one's logits tell the next token when asked for. */
 static int feed(worker *w, const llama_token *token, int32_t n, bool last)
 {
@@ -234,7 +219,8 @@ static int feed(worker *w, const llama_token *token, int32_t n, bool last)
     if (rc != 0) return fail(w, "%s", w->fold ? kvf_llama_error(w->fold) : "llama_decode failed");
     w->held += n;
     if (last)
-        w->next = likeliest(w->fold ? kvf_llama_logits_ith(w->fold, -1) : llama_get_logits_ith(w->ctx, -1), w->n_vocab, &w->gap);
+        w->next =
+            cli_likeliest(w->fold ? kvf_llama_logits_ith(w->fold, -1) : llama_get_logits_ith(w->ctx, -1), w->n_vocab, &w->gap);
     return 0;
 }
 

@@ -264,10 +264,7 @@ int cmd_calibrate(int argc, char **argv)
     if (code == CLI_GO) code = calibrate_books_parse(&j.books, set.books);
     if (code == CLI_GO) code = read_text(&set, &all);
     if (code == CLI_GO) {
-        cli_log_install(set.verbose);
-        cli_catch_interrupt();
-        ggml_backend_load_all();
-        llama_backend_init();
+        session_begin(set.verbose);
         code = run_job(&j, &all);
         free_job(&j);
         llama_backend_free();

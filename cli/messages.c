@@ -29,21 +29,26 @@ static void put_plain(const char *text, FILE *f)
     }
 }
 
-static void print(const char *prefix, const char *format, va_list args)
+static void say(const char *prefix, const char *text)
 {
-    char text[8192]; /* longer than any path; a longer sentence is cut */
-    vsnprintf(text, sizeof text, format, args);
     fflush(stdout); /* keeps the order when both streams end on one terminal */
     fprintf(stderr, "kvfold: %s", prefix);
     put_plain(text, stderr);
     fputc('\n', stderr);
 }
 
+static void print(const char *format, va_list args)
+{
+    char text[8192]; /* longer than any path; a longer sentence is cut */
+    vsnprintf(text, sizeof text, format, args);
+    say("", text);
+}
+
 void cli_error(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    print("", format, args);
+    print(format, args);
     va_end(args);
 }
 
@@ -51,7 +56,7 @@ void cli_note(const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    print("", format, args);
+    print(format, args);
     va_end(args);
 }
 
@@ -89,11 +94,7 @@ void cli_warn(const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    if (seen_before(text)) return;
-    fflush(stdout);
-    fputs("kvfold: warning: ", stderr);
-    put_plain(text, stderr);
-    fputc('\n', stderr);
+    if (!seen_before(text)) say("warning: ", text);
 }
 
 /* ---- libllama -------------------------------------------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
  * the model cannot find with that, no cache can lose. */
 #include "bench.h"
 #include "needle.h"
+#include "tokens.h"
 
 #include <jansson.h>
 
@@ -63,15 +64,6 @@ typedef struct needle_run {
 
 /* ---- an answer ------------------------------------------------------------------------------------------------------------------- */
 
-static llama_token likeliest(const needle_run *run, const float *logits)
-{
-    const int32_t n = llama_vocab_n_tokens(run->s.vocab);
-    llama_token top = 0;
-    for (llama_token i = 1; i < n; i++)
-        if (logits[i] > logits[top]) top = i;
-    return top;
-}
-
 /* Appends what the model writes behind the prompt. False when it failed or was interrupted. */
 static bool answer(const needle_run *run, quality_arm *arm, const needle_prompt *p, cli_text *text)
 {
@@ -81,7 +73,7 @@ static bool answer(const needle_run *run, quality_arm *arm, const needle_prompt 
         char piece[64];
         const float *logits = quality_arm_logits(arm, pos);
         if (!logits) return false;
-        const llama_token token = likeliest(run, logits);
+        const llama_token token = cli_likeliest(logits, llama_vocab_n_tokens(run->s.vocab), NULL);
         const int32_t n = llama_token_to_piece(run->s.vocab, token, piece, sizeof piece, 0, false);
         if (llama_vocab_is_eog(run->s.vocab, token)) return true;
         if (n > 0) cli_text_add(text, piece, (size_t)n);
@@ -199,10 +191,7 @@ static int run_command(const needle_settings *set, const int *length, int n)
     needle_run run = {.set = set};
     run.quality = (quality_settings){
         .model = set->model, .list = set->list, .threads = set->threads, .gpu_layers = set->gpu_layers, .kv = set->kv};
-    cli_log_install(set->verbose);
-    cli_catch_interrupt();
-    ggml_backend_load_all();
-    llama_backend_init();
+    session_begin(set->verbose);
     int code = measure(&run, length, n);
     for (int i = 0; run.arm && i < run.n_arms; i++) quality_arm_free(&run.arm[i]);
     free(run.arm);

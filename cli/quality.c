@@ -239,10 +239,7 @@ int cmd_quality(int argc, char **argv)
     quality_run run = {.set = &set, .s = &s};
     cli_text raw[CLI_LIST_MOST] = {{0}};
     run.arm = cli_alloc(QUALITY_ARMS_MOST, sizeof *run.arm);
-    cli_log_install(set.verbose);
-    cli_catch_interrupt();
-    ggml_backend_load_all();
-    llama_backend_init();
+    session_begin(set.verbose);
     code = measure(&run, &set, raw);
     free_run(&run);
     for (int i = 0; i < CLI_LIST_MOST; i++) cli_text_free(&raw[i]);

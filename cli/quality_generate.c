@@ -89,15 +89,6 @@ static bool tokenize(writer *w, const char *setting, const char *text)
     return false;
 }
 
-static llama_token likeliest(const writer *w, const float *logits)
-{
-    int32_t n = llama_vocab_n_tokens(w->run->s->vocab);
-    llama_token top = 0;
-    for (llama_token i = 1; i < n; i++)
-        if (logits[i] > logits[top]) top = i;
-    return top;
-}
-
 static void add_answer(writer *w, llama_token token)
 {
     char piece[256];
@@ -121,7 +112,7 @@ static bool write_answer(writer *w, bool one_line)
     }
     for (int32_t pos = w->n - 1;; pos++) {
         const float *logits = quality_arm_logits(w->arm, pos);
-        llama_token token = logits ? likeliest(w, logits) : LLAMA_TOKEN_NULL;
+        llama_token token = logits ? cli_likeliest(logits, llama_vocab_n_tokens(w->run->s->vocab), NULL) : LLAMA_TOKEN_NULL;
         if (token == LLAMA_TOKEN_NULL || llama_vocab_is_eog(w->run->s->vocab, token)) return logits != NULL;
         add_answer(w, token);
         w->held = pos + 1;

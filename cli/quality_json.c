@@ -181,7 +181,7 @@ static json_t *model_object(const quality_run *run)
     json_t *o =
         json_pack("{s:o, s:s, s:I, s:I}", "file", cli_json_text(run->set->model), "description", description, "bytes",
                   (json_int_t)llama_model_size(run->s->model), "parameters", (json_int_t)llama_model_n_params(run->s->model));
-    json_object_set_new(o, "hash", result_hash_json(result_hash_of_file(run->set->model)));
+    json_object_set_new(o, "hash", result_hash_json(result_hash_of_model(run->set->model)));
     return o;
 }
 

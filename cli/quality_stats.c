@@ -3,6 +3,7 @@
 #include "cli.h"
 #include "measure.h"
 #include "measure_random.h"
+#include "tokens.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -11,19 +12,11 @@ enum { RESAMPLES = 2000 };
 
 /* ---- one position --------------------------------------------------------------------------------------------------------- */
 
-static int32_t likeliest(const float *x, int32_t n)
-{
-    int32_t top = 0;
-    for (int32_t i = 1; i < n; i++)
-        if (x[i] > x[top]) top = i;
-    return top;
-}
-
 void quality_reference_set(quality_reference *r, const float *logits)
 {
     double sum = 0;
     r->logits = logits;
-    r->top = likeliest(logits, r->n);
+    r->top = cli_likeliest(logits, r->n, NULL);
     for (int32_t i = 0; i < r->n; i++) {
         r->p[i] = exp((double)logits[i] - (double)logits[r->top]);
         sum += r->p[i];
@@ -37,7 +30,7 @@ void quality_reference_set(quality_reference *r, const float *logits)
 void quality_compare(const quality_reference *r, const float *logits, int32_t next, quality_point *point)
 {
     double sum = 0, shift = 0;
-    int32_t top = likeliest(logits, r->n);
+    int32_t top = cli_likeliest(logits, r->n, NULL);
     for (int32_t i = 0; i < r->n; i++) {
         sum += exp((double)logits[i] - (double)logits[top]);
         shift += r->p[i] * ((double)r->logits[i] - (double)logits[i]);

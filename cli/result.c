@@ -7,6 +7,7 @@
 #include "measure.h"
 
 #include <jansson.h>
+#include <kvfold_llama.h>
 
 #include <stdarg.h>
 #include <stdlib.h>
@@ -56,11 +57,22 @@ json_t *result_new(const char *kind, uint64_t seed)
     return o;
 }
 
+void result_hash_text(char text[RESULT_HASH], uint64_t hash)
+{
+    snprintf(text, RESULT_HASH, "%016llx", (unsigned long long)hash);
+}
+
 json_t *result_hash_json(uint64_t hash)
 {
-    char text[20];
-    snprintf(text, sizeof text, "%016llx", (unsigned long long)hash);
+    char text[RESULT_HASH];
+    result_hash_text(text, hash);
     return json_string(text);
+}
+
+uint64_t result_hash_of_model(const char *path)
+{
+    uint64_t hash;
+    return kvf_llama_model_hash(path, &hash, NULL, 0) == KVF_OK ? hash : 0;
 }
 
 uint64_t result_hash_of_file(const char *path)

@@ -66,8 +66,12 @@ void result_command(int argc, char **argv);
 /* A result without runs and rows. Everything random in it comes from that seed. */
 struct json_t *result_new(const char *kind, uint64_t seed);
 /* A hash as 16 hexadecimal digits. */
+enum { RESULT_HASH = 17 };
+void result_hash_text(char text[RESULT_HASH], uint64_t hash);
 struct json_t *result_hash_json(uint64_t hash);
-/* Of a file's size and of pieces of 64 KiB at its start and spread over the rest: enough to tell two models apart, and quick. 0 when it
+/* kvf_llama_model_hash; 0 when it cannot be read. */
+uint64_t result_hash_of_model(const char *path);
+/* Of a file's size and of pieces of 64 KiB at its start and spread over the rest: enough to tell two texts apart, and quick. 0 when it
  * cannot be read. */
 uint64_t result_hash_of_file(const char *path);
 /* The instruction set that was asked for, NULL: the best present, which is there already. */

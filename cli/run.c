@@ -232,10 +232,7 @@ int cmd_run(int argc, char **argv)
         return CLI_USAGE;
     }
     unescape_settings(&set);
-    cli_log_install(set.verbose);
-    cli_catch_interrupt();
-    ggml_backend_load_all();
-    llama_backend_init();
+    session_begin(set.verbose);
     code = run(&set);
     llama_backend_free();
     return code;

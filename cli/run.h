@@ -40,6 +40,8 @@ typedef struct session {
     int threads;
 } session;
 
+/* What every command does before libllama is used: its log, Ctrl-C, back ends. llama_backend_free ends it. */
+void session_begin(bool verbose);
 /* Checks the file and loads the model; there is no context yet. CLI_GO or an exit code. */
 int session_load(session *s, const run_settings *set);
 /* The same, and folds its cache. CLI_GO or an exit code. session_close is fine after either. */

@@ -5,6 +5,14 @@
 
 #include <string.h>
 
+void session_begin(bool verbose)
+{
+    cli_log_install(verbose);
+    cli_catch_interrupt();
+    ggml_backend_load_all();
+    llama_backend_init();
+}
+
 /* ---- model ----------------------------------------------------------------------------------------------------------------- */
 
 static bool on_load(float progress, void *user)

@@ -3,6 +3,7 @@
 
 #include "cli.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* There may be more tokens than bytes: some vocabularies spell a space in three. libllama says how many it wants, negated. */
@@ -19,4 +20,18 @@ int32_t cli_tokenize(const struct llama_vocab *vocab, const char *text, size_t l
     }
     if (n > 0 && begin && llama_vocab_get_add_eos(vocab) && (*list)[front + n - 1] == llama_vocab_eos(vocab)) n--;
     return n;
+}
+
+llama_token cli_likeliest(const float *logits, int32_t n, double *gap)
+{
+    llama_token best = 0;
+    float second = -INFINITY;
+    for (llama_token t = 1; t < n; t++) {
+        if (logits[t] > logits[best])
+            second = logits[best], best = t;
+        else if (logits[t] > second)
+            second = logits[t];
+    }
+    if (gap) *gap = (double)logits[best] - (double)second;
+    return best;
 }

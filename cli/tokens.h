@@ -14,4 +14,7 @@
 int32_t cli_tokenize(const struct llama_vocab *vocab, const char *text, size_t length, bool begin, bool special, int32_t front,
                      llama_token **list);
 
+/* The token with the largest logit of n, of equals the first; *gap, which may be NULL: how far it is above the next. */
+llama_token cli_likeliest(const float *logits, int32_t n, double *gap);
+
 #endif

@@ -122,17 +122,10 @@ static int list_items(tuner *t)
 
 static int write_profile(const tuner *t)
 {
-    char error[300] = "";
-    uint64_t hash;
     cli_text out = {0};
-    int rc = kvf_llama_model_hash(t->set->model, &hash, error, sizeof error);
-    if (rc) {
-        cli_error("%s", error);
-        return cli_exit_of(rc);
-    }
     tune_profile(t->item, t->n, (const char(*)[TUNE_NAME])t->name, &out);
-    cli_text_format(&out, "model %016llx\n# %s, %lld bytes in 64 tokens of all layers, by %s\n", (unsigned long long)hash,
-                    t->set->model, (long long)tune_bytes(t->item, t->n), t->set->rule);
+    cli_text_format(&out, "model %s\n# %s, %lld bytes in 64 tokens of all layers, by %s\n", t->origin.model, t->set->model,
+                    (long long)tune_bytes(t->item, t->n), t->set->rule);
     int code = cli_save(t->set->profile, out.data, out.length);
     cli_text_free(&out);
     return code;
@@ -230,10 +223,7 @@ int cmd_tune(int argc, char **argv)
     int code = cli_parse(&syntax, &set, argc, argv);
     if (code == CLI_GO) code = check(&set);
     if (code != CLI_GO) return code;
-    cli_log_install(set.verbose);
-    cli_catch_interrupt();
-    ggml_backend_load_all();
-    llama_backend_init();
+    session_begin(set.verbose);
     code = tune(&t, raw);
     session_close(&t.s);
     quality_input_free(&t.text);

@@ -37,7 +37,8 @@ typedef struct tune_settings {
 
 /* What sensitivities are of. */
 typedef struct tune_origin {
-    char model[20], text[20], calibration[20]; /* hashes, 16 hexadecimal digits; calibration "": none */
+    char model[RESULT_HASH], text[RESULT_HASH],
+        calibration[RESULT_HASH]; /* hashes, 16 hexadecimal digits; calibration "": none */
     int32_t context, score;
     int64_t chunks; /* from the beginning of the text: what lies behind them was not measured */
 } tune_origin;

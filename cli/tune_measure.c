@@ -78,6 +78,13 @@ static int measure_arms(tuner *t, quality_run *run)
     return code;
 }
 
+/* What a level costs one side of a layer: its sensitivity, in the proportion that the side has over all layers. */
+static void spread_losses(tuner *t)
+{
+    for (int i = 0; i < t->n; i++)
+        for (int b = 0; b < t->levels; b++) t->item[i].loss[b] = t->item[i].sensitivity * t->ratio[t->item[i].side == KVF_V][b];
+}
+
 /* Losses never grow with bits: what noise makes of two that are nearly equal is taken out. */
 static void take_measures(tuner *t, const quality_run *run)
 {
@@ -87,11 +94,8 @@ static void take_measures(tuner *t, const quality_run *run)
         for (int b = 0; b < t->levels; b++) t->ratio[side][b] = fmax(tune_loss_of(&all[b]), 1e-12) / probe;
         for (int b = 1; b < t->levels; b++) t->ratio[side][b] = fmin(t->ratio[side][b], t->ratio[side][b - 1]);
     }
-    for (int i = 0; i < t->n; i++) {
-        tune_item *item = &t->item[i];
-        item->sensitivity = fmax(tune_loss_of(&run->arm[i]), 1e-9);
-        for (int b = 0; b < t->levels; b++) item->loss[b] = item->sensitivity * t->ratio[item->side == KVF_V][b];
-    }
+    for (int i = 0; i < t->n; i++) t->item[i].sensitivity = fmax(tune_loss_of(&run->arm[i]), 1e-9);
+    spread_losses(t);
 }
 
 int tune_measure(tuner *t)
@@ -106,11 +110,6 @@ int tune_measure(tuner *t)
 
 /* ---- measured before ---------------------------------------------------------------------------------------------------------- */
 
-static void put_hash(char *to, size_t size, uint64_t hash)
-{
-    snprintf(to, size, "%016llx", (unsigned long long)hash);
-}
-
 int tune_find_origin(tuner *t)
 {
     char error[300] = "";
@@ -121,14 +120,14 @@ int tune_find_origin(tuner *t)
         cli_error("%s", error);
         return cli_exit_of(rc);
     }
-    put_hash(o->model, sizeof o->model, hash);
+    result_hash_text(o->model, hash);
     for (int i = 0; i < t->text.n_texts; i++) texts[i] = t->text.text[i].hash;
-    put_hash(o->text, sizeof o->text, measure_digest(texts, (size_t)t->text.n_texts * sizeof *texts));
+    result_hash_text(o->text, measure_digest(texts, (size_t)t->text.n_texts * sizeof *texts));
     o->context = t->text.context, o->score = t->text.score, o->chunks = t->set->chunks;
     if (!t->set->kv.calibration) return CLI_GO;
     cli_text bytes = {0};
     const int code = cli_read_file(t->set->kv.calibration, &bytes);
-    if (code == CLI_GO) put_hash(o->calibration, sizeof o->calibration, measure_digest(bytes.data, bytes.length));
+    if (code == CLI_GO) result_hash_text(o->calibration, measure_digest(bytes.data, bytes.length));
     cli_text_free(&bytes);
     return code;
 }
@@ -199,8 +198,7 @@ static int take_numbers(tuner *t, const char *path, const json_t *o, const json_
     if (taken != t->n || json_array_size(rows) != (size_t)t->n)
         return unlike(path, "does not have each side of each layer of this model once");
     if (ratios != 2 * t->levels) return unlike(path, "was measured at fewer bits");
-    for (int k = 0; k < t->n; k++)
-        for (int b = 0; b < t->levels; b++) t->item[k].loss[b] = t->item[k].sensitivity * t->ratio[t->item[k].side == KVF_V][b];
+    spread_losses(t);
     return CLI_GO;
 }
 
