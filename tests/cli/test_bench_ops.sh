@@ -6,9 +6,9 @@
 small=(bench ops --samples 9 --pool 1 --head-dim 32)
 
 succeeds ops_json "${small[@]}" --codec kivi2:group=32,uni4 --json --save "$work/a.json"
-json ops_rows '[r["name"] for r in o["rows"] if r["verdict"] != "baseline"][:10] == ["pack, 2 bits", "pack, 3 bits", "pack, 4 bits", "unpack, 2 bits", "unpack, 3 bits", "unpack, 4 bits", "kivi quantise, 4 bits", "kivi dequantise, 4 bits", "hadamard", "merge"]'
-json ops_codecs '[r["name"] for r in o["rows"] if r["verdict"] != "baseline"][10:] == ["%s %s, %s" % (w, c, s) for c in ("kivi2:group=32", "uni4") for s in ("keys", "values") for w in ("encode", "decode")]'
-json ops_pairs 'len(o["rows"]) == 36 and all(a["base"] == b["name"] and b["verdict"] == "baseline" for a, b in zip(o["rows"][::2], o["rows"][1::2]))'
+json ops_rows '[r["name"] for r in o["rows"] if r["verdict"] != "baseline"][:12] == ["pack, 2 bits", "pack, 3 bits", "pack, 4 bits", "unpack, 2 bits", "unpack, 3 bits", "unpack, 4 bits", "kivi quantise, 4 bits", "kivi dequantise, 4 bits", "hadamard", "nearest of 256 centroids", "gather centroids", "merge"]'
+json ops_codecs '[r["name"] for r in o["rows"] if r["verdict"] != "baseline"][12:] == ["%s %s, %s" % (w, c, s) for c in ("kivi2:group=32", "uni4") for s in ("keys", "values") for w in ("encode", "decode")]'
+json ops_pairs 'len(o["rows"]) == 40 and all(a["base"] == b["name"] and b["verdict"] == "baseline" for a, b in zip(o["rows"][::2], o["rows"][1::2]))'
 json ops_right 'all(r["wrong"] == "" for r in o["rows"]) and all(r["error"] == 0 for r in o["rows"][:16:2]) and all(0 < r["error"] < 1 for r in o["rows"] if r["name"].startswith("encode") and r["verdict"] != "baseline")'
 json ops_per_value 'all(abs(r["ns_per_value"] * 64 * 32 / 1e3 / r["us_median"] - 1) < 0.01 for r in o["rows"])'
 json ops_bytes '[r["bytes"] for r in o["rows"][:2]] == [64 * 32 + 64 * 32 * 2 // 8] * 2'
@@ -19,7 +19,7 @@ succeeds ops_again "${small[@]}" --codec uni4 --json --save "$work/b.json"
 
 # B has fewer rows, and what is left out is said.
 succeeds compare_json bench compare "$work/a.json" "$work/b.json" --json
-json compare_rows 'len(o["rows"]) == 28 and o["kind"] == "compare"'
+json compare_rows 'len(o["rows"]) == 32 and o["kind"] == "compare"'
 json compare_left_out 'sum("kivi2" in n and "only in A" in n for n in o["runs"][0]["notes"]) == 8'
 json compare_interval 'all(r["ratio_low"] <= r["ratio"] <= r["ratio_high"] for r in o["rows"])'
 json compare_ratio 'all(abs(r["ratio"] * r["ratio_a"] / r["ratio_b"] - 1) < 0.02 for r in o["rows"] if r["ratio_a"] > 0.05)'
@@ -67,7 +67,7 @@ kv bench compare "$work/a.json" "$work/faster.json"
 holds compare_table grep -Eq '^hadamard .* 2.00 \(' "$work/out"
 
 succeeds ops_none "${small[@]}" --codec none --csv
-holds ops_none_lines test "$(wc -l <"$work/out")" -eq 21
+holds ops_none_lines test "$(wc -l <"$work/out")" -eq 25
 
 echo '{"kind": 1}' >"$work/no-result.json"
 echo '{' >"$work/no-json.json"
