@@ -67,16 +67,38 @@ double kvfi_log2(double x)
     return (double)exponent + (z + z * s) * 0x1.71547652b82fep+1; /* 2 / ln 2 */
 }
 
+/* Taylor series of e^f: for |f| < 0.35 the first term left out is below 2^-60. */
+static double series_exp(double f)
+{
+    static const double c[] = {1.0 / 87178291200.0,
+                               1.0 / 6227020800.0,
+                               1.0 / 479001600.0,
+                               1.0 / 39916800.0,
+                               1.0 / 3628800.0,
+                               1.0 / 362880.0,
+                               1.0 / 40320.0,
+                               1.0 / 5040.0,
+                               1.0 / 720.0,
+                               1.0 / 120.0,
+                               1.0 / 24.0,
+                               1.0 / 6.0,
+                               1.0 / 2.0,
+                               1.0,
+                               1.0};
+    double s = 0;
+    for (int i = 0; i < 15; i++) s = s * f + c[i];
+    return s;
+}
+
 double kvfi_exp2(double x)
 {
     if (x != x) return x;
     if (x > 1000 || x < -1000) return x > 0 ? HUGE_VAL : 0;
-    double k = nearest(x), f = (x - k) * 0x1.62e42fefa39efp-1, s = 1; /* ln 2; |f| < 0.35: 16 terms reach 2^-60 */
-    for (int n = 16; n >= 1; n--) s = 1 + s * f / n;
+    double k = nearest(x);
     uint64_t bits = (uint64_t)((int64_t)k + 1023) << 52;
     double power;
     memcpy(&power, &bits, 8);
-    return s * power;
+    return series_exp((x - k) * 0x1.62e42fefa39efp-1) * power; /* ln 2 */
 }
 
 double kvfi_power(double x, double p)

@@ -40,14 +40,19 @@ static inline double ci_gauss(uint64_t *state)
     return sum / 2;
 }
 
-/* Nearest binary16 number, ties to even, saturated at 65504; by arithmetic on exponents, not on bits. */
+/* Nearest binary16 number, ties to even, saturated at 65504: adding 1.5 * 2^52 units of its last place rounds to those. */
 static inline double ci_half(double x)
 {
-    int e;
-    if (x == 0) return x;
-    frexp(x, &e);
-    double unit = ldexp(1, e - 11 < -24 ? -24 : e - 11), y = nearbyint(x / unit) * unit;
-    return y > 65504 ? 65504 : y < -65504 ? -65504 : y;
+    uint64_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    bits &= 0x7ff0000000000000u; /* of the power of two at or below x; 1024 units reach from there to the next */
+    if (bits < (uint64_t)(1023 - 14) << 52) bits = (uint64_t)(1023 - 14) << 52;
+    if (bits > (uint64_t)(1023 + 15) << 52) bits = (uint64_t)(1023 + 15) << 52;
+    double big;
+    memcpy(&big, &bits, sizeof big);
+    big *= 0x1.8p52 / 1024;
+    const double y = (x + big) - big;
+    return y == 0 ? copysign(y, x) : y > 65504 ? 65504 : y < -65504 ? -65504 : y;
 }
 
 /* The value of a binary16 pattern, from the standard's definition. */

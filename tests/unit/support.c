@@ -55,24 +55,36 @@ uint32_t ts_next(ts_random *r, uint32_t below)
     return (uint32_t)((ts_mix(r->state) >> 32) % below);
 }
 
-/* By the definition: scale to units of the last place, then let the current rounding mode (nearest, ties to even) decide. */
+static double power_of_two(int e)
+{
+    const uint64_t bits = (uint64_t)(e + 1023) << 52;
+    double x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Magnitudes in [2^(e-1), 2^e) stand 2^(e-11) apart, none closer than 2^-24. Adding 1.5 * 2^52 of those units and taking it away again
+ * lets the current rounding mode (nearest, ties to even) decide. */
 uint16_t ts_half(float x)
 {
-    double magnitude = fabs((double)x);
-    unsigned sign = signbit(x) ? 0x8000u : 0u;
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    const double magnitude = fabs((double)x);
+    const unsigned sign = bits >> 16 & 0x8000u;
     if (isnan(x)) return (uint16_t)(sign | 0x7E00u);
     if (magnitude >= 65504.0) return (uint16_t)(sign | 0x7BFFu);
-    int e = 0;
-    frexp(magnitude, &e); /* magnitude in [2^(e-1), 2^e) */
-    if (magnitude == 0.0 || e < -13) e = -13;
-    unsigned units = (unsigned)nearbyint(ldexp(magnitude, 11 - e)); /* 1024 units of the last place are one binade */
+    int e = (int)(bits >> 23 & 255) - 126;
+    if (e < -13) e = -13;
+    const double shifted = magnitude * power_of_two(11 - e) + 0x1.8p52;
+    const unsigned units = (unsigned)(shifted - 0x1.8p52); /* 1024 units of the last place are one binade */
     return (uint16_t)(sign | ((unsigned)(e + 13) * 1024u + units));
 }
 
 float ts_float(uint16_t half)
 {
-    int e = half >> 10 & 31, m = half & 1023;
-    double v = e == 31 ? (m ? NAN : INFINITY) : e == 0 ? ldexp(m, -24) : ldexp(m + 1024, e - 25);
+    const unsigned e = half >> 10 & 31, m = half & 1023;
+    const double unit = e > 1 ? (double)(1u << (e - 1)) * 0x1p-24 : 0x1p-24;
+    const double v = e == 31 ? (m ? NAN : INFINITY) : (e == 0 ? m : m + 1024) * unit;
     return (float)(half & 0x8000 ? -v : v);
 }
 
