@@ -36,6 +36,17 @@ typedef struct kvfi_kind_ops {
 
 typedef void (*kvfi_nearest)(const float *x, int64_t n, int32_t sub, const float *centroids, int32_t k, uint16_t *index);
 
+/* The bit-shift trellis (codec/tcq). Vectors are searched LANES at a time, side by side: what is done to one state of all of them is
+ * done to whole SIMD registers, on every set. */
+enum { KVFI_TRELLIS_STATES = 256, KVFI_TRELLIS_LANES = 8 };
+
+/* Which state came before, for each group h of 2^bits states that follow the same ones: bit j of its number, for lane i, is bit h % 32 of
+ * [h / 32 * bits + j][i]. */
+typedef uint32_t kvfi_came_from[4][KVFI_TRELLIS_LANES];
+
+typedef void (*kvfi_paths)(int32_t bits, const float level[KVFI_TRELLIS_STATES], int32_t n, const float (*y)[KVFI_TRELLIS_LANES],
+                           float (*cost)[KVFI_TRELLIS_LANES], kvfi_came_from *from);
+
 typedef struct kvfi_kernels {
     const char *name;
     kvfi_kind_ops kind[KVF_KINDS];
@@ -66,6 +77,12 @@ typedef struct kvfi_kernels {
     /* index[i] = the nearest of centroids[k][sub] to x[i][sub], i < n: squared distances in f32, channel after channel, nothing fused;
      * of equals the lowest index. sub 2, 4 or 8, k 1 to 4096. The same indices on every target. */
     kvfi_nearest nearest;
+
+    /* n steps of Viterbi's algorithm: cost[s][i] is that of the cheapest way of lane i into state s, before the steps and, rewritten,
+     * after them. In step d, state h << bits | code, code < 2^bits, is entered from the cheapest of the states
+     * k << (8 - bits) | h, k < 2^bits, of equals from the lowest, which from[d] keeps; and its own cost is added,
+     * (y[d][i] - level[state])^2. f32, nothing fused; no NaN. bits 1 to 4. The same costs and choices on every target. */
+    kvfi_paths paths;
 } kvfi_kernels;
 
 /* Every instruction set once (isa.def), worst first. */

@@ -48,7 +48,7 @@ float kvfi_dot16(const float *a, const float *b, int32_t n);
  * vectors get 0; magnitudes above 65504 saturate. */
 uint16_t kvfi_norm_scale(int32_t norm, const float *x, const float *c, int32_t n, float plain);
 
-enum { KVFI_TOKENS_AT_ONCE = 4 };
+enum { KVFI_TOKENS_AT_ONCE = 8 };
 
 /* Codes n tokens x[n][dim] of a rotated codec: codes[n][dim]; before scaling, decoded[n][dim]; and plain[n], the scales of norm rule
  * n0. */

@@ -8,6 +8,7 @@
 
 #include "base/text.h"
 #include "codec/tcq/viterbi.h"
+#include "cpu/scalar/scalar.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -69,11 +70,11 @@ static void measure(const kvf_part *part, const float *x, float (*y)[KVFI_TRELLI
 
 static void encode_tokens(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain)
 {
-    float level[KVFI_TRELLIS_STATES], y[KVFI_DIM_MAX][KVFI_TRELLIS_LANES];
+    float level[KVFI_TRELLIS_STATES], (*y)[KVFI_TRELLIS_LANES] = (float(*)[KVFI_TRELLIS_LANES])decoded; /* until it is filled */
     uint8_t state[KVFI_DIM_MAX][KVFI_TRELLIS_LANES];
     for (int s = 0; s < KVFI_TRELLIS_STATES; s++) level[s] = (float)part->table[s];
     measure(part, x, y, plain);
-    kvfi_trellis_paths(part->bits, level, part->dim, (const float(*)[KVFI_TRELLIS_LANES])y, state);
+    kvfi_trellis_paths(KVFI_EXACT(part, paths), part->bits, level, part->dim, (const float(*)[KVFI_TRELLIS_LANES])y, state);
     for (int i = 0; i < KVFI_TRELLIS_LANES; i++)
         for (int32_t d = 0; d < part->dim; d++) {
             codes[i * part->dim + d] = (uint8_t)(state[d][i] & ((1 << part->bits) - 1));

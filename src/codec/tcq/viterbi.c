@@ -1,115 +1,85 @@
 /* SPDX-License-Identifier: MIT
  * Viterbi's algorithm. The 2^bits states that may follow a state are neighbours, and follow 2^bits states that are 256 / 2^bits
- * apart. All of them share the best of those, so a step takes 256 comparisons and 256 squared differences whatever the bits. */
+ * apart. All of them share the best of those, so a step takes 256 comparisons and 256 squared differences whatever the bits. Steps
+ * are a kernel of each instruction set; the way back is here. */
 #include "codec/tcq/viterbi.h"
 
 #include "codec/shared/part.h"
 
 #include <string.h>
 
-enum { STATES = KVFI_TRELLIS_STATES, LANES = KVFI_TRELLIS_LANES, WRAP = KVFI_TRELLIS_WRAP, WORDS = 4 };
+enum { STATES = KVFI_TRELLIS_STATES, LANES = KVFI_TRELLIS_LANES, WRAP = KVFI_TRELLIS_WRAP };
 
 #define BARRED 1e30f /* cost of a state that no path may start in: far above any, far below infinity */
 
-/* Which of the 2^bits states came before, for each group of states that follow the same ones: packed, a word a lane. */
-typedef uint32_t came_from[WORDS][LANES];
-
 typedef struct walk {
+    kvfi_paths steps;
     int32_t bits;
     const float *level;
-    float cost[2][STATES][LANES];
-    int now; /* of the two */
-    came_from from[KVFI_DIM_MAX];
+    float cost[STATES][LANES];
+    kvfi_came_from from[KVFI_DIM_MAX];
 } walk;
 
-static inline __attribute__((always_inline)) int width_of(int bits)
+static void run(walk *w, int32_t n, const float (*y)[LANES])
 {
-    return bits == 3 ? 4 : bits;
+    w->steps(w->bits, w->level, n, y, w->cost, w->from);
 }
 
-/* The best state before group h, and its number in *from, already in place. */
-static inline __attribute__((always_inline)) void choose(int bits, const float (*cost)[LANES], int h, float *best, uint32_t *from)
+/* The states before state[] on the paths of all lanes. */
+static inline __attribute__((always_inline)) void before_of(int bits, const uint32_t (*from)[LANES], const uint8_t *state,
+                                                            uint8_t *back)
 {
-    const int groups = STATES >> bits, shift = h * width_of(bits) % 32;
     for (int i = 0; i < LANES; i++) {
-        float least = cost[h][i];
+        const int h = state[i] >> bits;
         uint32_t which = 0;
-        for (int k = 1; k < 1 << bits; k++) {
-            const float other = cost[k * groups + h][i];
-            which = other < least ? (uint32_t)k : which;
-            least = other < least ? other : least;
-        }
-        best[i] = least;
-        from[i] |= which << shift;
+        for (int j = 0; j < bits; j++) which |= (from[h / 32 * bits + j][i] >> h % 32 & 1) << j;
+        back[i] = (uint8_t)(which << (8 - bits) | (uint32_t)h);
     }
 }
 
-static inline __attribute__((always_inline)) void step_of(int bits, const float *level, const float (*cost)[LANES],
-                                                          const float *y, float (*next)[LANES], came_from from)
+static void before(int bits, const uint32_t (*from)[LANES], const uint8_t *state, uint8_t *back)
 {
-    const int groups = STATES >> bits, per = 32 / width_of(bits);
-    memset(from, 0, sizeof(came_from));
-    for (int h = 0; h < groups; h++) {
-        float best[LANES];
-        choose(bits, cost, h, best, from[h / per]);
-        for (int s = h << bits; s < (h + 1) << bits; s++)
-            for (int i = 0; i < LANES; i++) {
-                const float miss = y[i] - level[s];
-                next[s][i] = best[i] + miss * miss;
-            }
+    switch (bits) {
+    case 1: before_of(1, from, state, back); break;
+    case 2: before_of(2, from, state, back); break;
+    case 3: before_of(3, from, state, back); break;
+    case 4: before_of(4, from, state, back); break;
     }
 }
 
-static void step(walk *w, const float *y, came_from from)
+/* Of equals the lowest. */
+static void cheapest(const float (*cost)[LANES], uint8_t *state)
 {
-    const float(*cost)[LANES] = (const float(*)[LANES])w->cost[w->now];
-    float(*next)[LANES] = w->cost[!w->now];
-    switch (w->bits) {
-    case 1: step_of(1, w->level, cost, y, next, from); break;
-    case 2: step_of(2, w->level, cost, y, next, from); break;
-    case 3: step_of(3, w->level, cost, y, next, from); break;
-    case 4: step_of(4, w->level, cost, y, next, from); break;
-    }
-    w->now = !w->now;
-}
-
-/* The state before `state` on the path of lane i. */
-static int before(const walk *w, came_from from, int state, int i)
-{
-    const int h = state >> w->bits, width = width_of(w->bits), per = 32 / width;
-    const int which = (int)(from[h / per][i] >> h % per * width & ((1u << w->bits) - 1));
-    return which << (8 - w->bits) | h;
-}
-
-static int cheapest(const walk *w, int i)
-{
-    int best = 0;
+    float least[LANES];
+    memcpy(least, cost[0], sizeof least);
+    memset(state, 0, LANES);
     for (int s = 1; s < STATES; s++)
-        if (w->cost[w->now][s][i] < w->cost[w->now][best][i]) best = s;
-    return best;
+        for (int i = 0; i < LANES; i++)
+            if (cost[s][i] < least[i]) least[i] = cost[s][i], state[i] = (uint8_t)s;
 }
 
 /* The states between the last channel and the first, on the best way through the channels around that place. */
 static void choose_ends(walk *w, int32_t dim, const float (*y)[LANES], uint8_t end[LANES])
 {
-    memset(w->cost[w->now], 0, sizeof w->cost[0]);
-    for (int j = 0; j < 2 * WRAP; j++) step(w, y[(j - WRAP + WRAP * dim) % dim], w->from[j < WRAP ? 0 : j - WRAP]);
-    for (int i = 0; i < LANES; i++) {
-        int s = cheapest(w, i);
-        for (int j = WRAP; j--;) s = before(w, w->from[j], s, i);
-        end[i] = (uint8_t)s;
-    }
+    float around[2 * WRAP][LANES];
+    for (int j = 0; j < 2 * WRAP; j++) memcpy(around[j], y[(j - WRAP + WRAP * dim) % dim], sizeof around[j]);
+    memset(w->cost, 0, sizeof w->cost);
+    run(w, WRAP, (const float(*)[LANES])around);
+    run(w, WRAP, (const float(*)[LANES])around + WRAP);
+    cheapest((const float(*)[LANES])w->cost, end);
+    for (int j = WRAP; j--;) before(w->bits, w->from[j], end, end);
 }
 
-void kvfi_trellis_paths(int32_t bits, const float level[STATES], int32_t dim, const float (*y)[LANES], uint8_t (*state)[LANES])
+void kvfi_trellis_paths(kvfi_paths steps, int32_t bits, const float level[STATES], int32_t dim, const float (*y)[LANES],
+                        uint8_t (*state)[LANES])
 {
     walk w;
     uint8_t end[LANES];
-    w.bits = bits, w.level = level, w.now = 0;
+    w.steps = steps, w.bits = bits, w.level = level;
     choose_ends(&w, dim, y, end);
     for (int s = 0; s < STATES; s++)
-        for (int i = 0; i < LANES; i++) w.cost[w.now][s][i] = s == end[i] ? 0 : BARRED;
-    for (int d = 0; d < dim; d++) step(&w, y[d], w.from[d]);
-    for (int i = 0; i < LANES; i++)
-        for (int d = dim, s = end[i]; d--; s = before(&w, w.from[d], s, i)) state[d][i] = (uint8_t)s;
+        for (int i = 0; i < LANES; i++) w.cost[s][i] = s == end[i] ? 0 : BARRED;
+    run(&w, dim, y);
+    memcpy(state[dim - 1], end, LANES);
+    for (int32_t d = dim - 1; d; d--) before(bits, (const uint32_t(*)[LANES])w.from[d], state[d], state[d - 1]);
 }

@@ -9,17 +9,16 @@
 #ifndef KVFI_VITERBI_H
 #define KVFI_VITERBI_H
 
-#include <stdint.h>
+#include "cpu/kernels.h"
 
 enum {
-    KVFI_TRELLIS_STATES = 256,
-    KVFI_TRELLIS_LANES = 4,      /* vectors that are coded together, each in its own SIMD lane */
     KVFI_TRELLIS_WRAP = 32,      /* half as many cost 2 % in mean-square error at 64 channels, a third as many 3 % */
     KVFI_TRELLIS_LEAST_BITS = 32 /* of a vector: its end state alone takes 8 of them, and fewer codes have no freedom left */
 };
 
-/* state[d][i]: the path of y[.][i], d < dim. bits 1 to 4, dim up to 1024, bits * dim at least KVFI_TRELLIS_LEAST_BITS. */
-void kvfi_trellis_paths(int32_t bits, const float level[KVFI_TRELLIS_STATES], int32_t dim, const float (*y)[KVFI_TRELLIS_LANES],
-                        uint8_t (*state)[KVFI_TRELLIS_LANES]);
+/* state[d][i]: the path of y[.][i], d < dim, searched by `steps`. bits 1 to 4, dim up to 1024, bits * dim at least
+ * KVFI_TRELLIS_LEAST_BITS. Takes 150 KiB of stack. */
+void kvfi_trellis_paths(kvfi_paths steps, int32_t bits, const float level[KVFI_TRELLIS_STATES], int32_t dim,
+                        const float (*y)[KVFI_TRELLIS_LANES], uint8_t (*state)[KVFI_TRELLIS_LANES]);
 
 #endif

@@ -67,6 +67,7 @@ void kvfi_avx2_half(kvfi_kernels *k);
 void kvfi_avx2_rows(kvfi_kernels *k);
 void kvfi_avx2_tile(kvfi_kernels *k);
 void kvfi_avx2_vector(kvfi_kernels *k);
+void kvfi_avx2_paths(kvfi_kernels *k);
 void kvfi_avx2_softmax(kvfi_kernels *k);
 void kvfi_avx2_hadamard(kvfi_kernels *k);
 

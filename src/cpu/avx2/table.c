@@ -10,6 +10,7 @@ void kvfi_kernels_avx2(kvfi_kernels *k)
     kvfi_avx2_rows(k);
     kvfi_avx2_tile(k);
     kvfi_avx2_vector(k);
+    kvfi_avx2_paths(k);
     kvfi_avx2_softmax(k);
     kvfi_avx2_hadamard(k);
 }

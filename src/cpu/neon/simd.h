@@ -48,6 +48,7 @@ void kvfi_neon_half(kvfi_kernels *k);
 void kvfi_neon_rows(kvfi_kernels *k);
 void kvfi_neon_tile(kvfi_kernels *k);
 void kvfi_neon_vector(kvfi_kernels *k);
+void kvfi_neon_paths(kvfi_kernels *k);
 void kvfi_neon_softmax(kvfi_kernels *k);
 void kvfi_neon_hadamard(kvfi_kernels *k);
 

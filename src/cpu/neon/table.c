@@ -10,6 +10,7 @@ void kvfi_kernels_neon(kvfi_kernels *k)
     kvfi_neon_rows(k);
     kvfi_neon_tile(k);
     kvfi_neon_vector(k);
+    kvfi_neon_paths(k);
     kvfi_neon_softmax(k);
     kvfi_neon_hadamard(k);
 }

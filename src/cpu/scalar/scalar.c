@@ -67,4 +67,5 @@ void kvfi_kernels_scalar(kvfi_kernels *k)
     k->softmax = kvfi_scalar_softmax;
     k->hadamard = kvfi_scalar_hadamard;
     k->nearest = kvfi_scalar_nearest;
+    k->paths = kvfi_scalar_paths;
 }

@@ -23,6 +23,8 @@ void kvfi_scalar_tiles(kvfi_kernels *k);
 void kvfi_scalar_softmax(float *s, const float *add, int32_t n, float *max, float *sum, float *factor);
 void kvfi_scalar_hadamard(float *x, size_t stride, int32_t n, int32_t dim, int32_t block);
 void kvfi_scalar_nearest(const float *x, int64_t n, int32_t sub, const float *centroids, int32_t k, uint16_t *index);
+void kvfi_scalar_paths(int32_t bits, const float level[KVFI_TRELLIS_STATES], int32_t n, const float (*y)[KVFI_TRELLIS_LANES],
+                       float (*cost)[KVFI_TRELLIS_LANES], kvfi_came_from *from);
 
 /* KVF_KIND_VECTOR, for overlays that leave some of it. */
 void kvfi_scalar_vector_score(const kvf_part *part, const void *record, const void *prepared, int32_t n, float *out);
