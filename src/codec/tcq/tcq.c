@@ -89,7 +89,7 @@ static void encode(const kvf_part *part, float *x, void *record)
 
 const kvf_codec kvfi_codec_tcq = {
     .name = "tcq",
-    .summary = "1 to 4-bit trellis codes after a rotation, one scale a token: the best at 2 and 3 bits, slow to encode",
+    .summary = "1 to 4-bit trellis codes after a rotation, one scale a token: the best at 2 and 3 bits, slower to encode",
     .examples = "tcq3 tcq2 tcq1 tcq4 tcq2:norm=n0",
     .sides = 1u << KVF_K | 1u << KVF_V,
     .setup = setup,
