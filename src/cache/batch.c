@@ -66,28 +66,20 @@ int64_t kvfi_rows_in_use(const kvf_cache *c)
     return blocks * KVF_BLOCK + open;
 }
 
-/* Blocks that the batch takes of a store: those that it seals, and copies of shared ones into which rows may move. */
-static int32_t blocks_taken(const kvf_cache *c, int32_t store)
-{
-    int32_t blocks = 0;
-    for (int32_t i = 0; i < c->batch.n_runs; i++) {
-        const kvfi_run *r = &c->batch.runs[i];
-        blocks += r->seals;
-        if (r->seals) blocks += kvfi_chain_shared(c, &c->sequences[r->seq], store);
-    }
-    return blocks;
-}
-
+/* Where rows move between blocks there is room for all chains as if no block were shared: who writes into one takes a copy first. */
 static int pools_room(kvf_cache *c)
 {
+    uint64_t seals = 0;
+    for (int32_t i = 0; i < c->batch.n_runs; i++) seals += (uint64_t)c->batch.runs[i].seals;
     for (int i = 0; i < c->g.n_stores; i++) {
         kvfi_pool *p = &c->pools[i];
-        const int32_t blocks = blocks_taken(c, i);
-        if (kvfi_pool_available(p) >= (uint32_t)blocks) continue;
+        const uint64_t want = (c->g.stores[i].packs ? p->references : p->in_use) + seals;
+        if (want <= p->capacity) continue;
         if (c->reserved_sequences)
-            return kvfi_fail(c, KVF_E_FULL, "layer %d: %d more blocks do not fit in the %u that were reserved (%lld tokens)",
-                             (int)c->g.stores[i].layer, (int)blocks, (unsigned)p->capacity, (long long)c->reserved_tokens);
-        uint64_t want = (uint64_t)p->in_use + (uint64_t)blocks, grown = p->capacity + (uint64_t)p->capacity / 2 + 8;
+            return kvfi_fail(c, KVF_E_FULL, "layer %d: %llu more blocks do not fit in the %u that were reserved (%lld tokens)",
+                             (int)c->g.stores[i].layer, (unsigned long long)seals, (unsigned)p->capacity,
+                             (long long)c->reserved_tokens);
+        const uint64_t grown = p->capacity + (uint64_t)p->capacity / 2 + 8;
         if (kvfi_pool_grow(p, &c->a, want > grown ? want : grown))
             return kvfi_fail(c, KVF_E_NOMEM, "out of memory: layer %d needs room for %llu blocks of %zu bytes",
                              (int)c->g.stores[i].layer, (unsigned long long)want, p->block_bytes);

@@ -12,20 +12,22 @@
 /* A sequence: rows in blocks (the table), then the open rows in the exact window.
  * Positions are first + i inside a block and open_pos + i inside the window; a cut opens a new block with a first of its own. */
 typedef struct kvfi_sequence {
-    int32_t start;       /* first position ever given */
-    int32_t next;        /* next position; lowered by a cut only */
-    int32_t used;        /* 0: empty */
-    int32_t n_blocks;    /* table rows */
-    int32_t gone;        /* blocks whose table row was taken out, as no layer held a row of theirs any more */
-    int32_t table_rows;  /* capacity */
-    int32_t open;        /* rows in the window */
-    int32_t open_pos;    /* position of the first of them */
-    int32_t wasted;      /* rows that blocks have room for behind a cut */
-    int32_t open_slot;   /* its slot in the ring, a multiple of 64 */
-    int32_t has_sink;    /* the sink holds the first rows of block 0 */
+    int32_t start;      /* first position ever given */
+    int32_t next;       /* next position; lowered by a cut only */
+    int32_t used;       /* 0: empty */
+    int32_t n_blocks;   /* table rows */
+    int32_t gone;       /* blocks whose table row was taken out, as no layer held a row of theirs any more */
+    int32_t table_rows; /* capacity */
+    int32_t open;       /* rows in the window */
+    int32_t open_pos;   /* position of the first of them */
+    int32_t wasted;     /* rows that blocks have room for behind a cut */
+    int32_t open_slot;  /* its slot in the ring, a multiple of 64 */
+    int32_t has_sink;   /* the sink holds the first rows of block 0 */
+    int32_t torn; /* with a policy: rows were removed from blocks of the table, which leaves holes. 1: stores that pack put those
+                            blocks into their chains before the next choice; 2: and every block since */
     uint64_t sink_alive; /* bit i: sink row i was not removed */
     uint8_t *table;
-    uint8_t *chains;    /* of stores whose policy scores rows (chain.h): one after the other, each with room for as many links */
+    uint8_t *chains;    /* of stores that pack (chain.h): one after the other, each with room for as many links */
     int32_t chain_room; /* links */
     uint8_t *exact;     /* sink and window of every store */
     int32_t learned;    /* rows that have entered the estimates, at most KVFI_EPOCH_LAST */
@@ -152,6 +154,12 @@ static inline uint16_t *kvfi_row_scores(const kvf_cache *c, uint8_t *row, const 
 static inline int64_t kvfi_rows_sealed(const kvfi_sequence *s)
 {
     return ((int64_t)s->gone + s->n_blocks) * KVF_BLOCK;
+}
+
+/* Do all sealed blocks of a store lie in its chain once a choice is made? */
+static inline int kvfi_in_chain(const kvfi_sequence *s, const kvfi_store *st)
+{
+    return st->chained || (s->torn && st->packs);
 }
 
 static inline int32_t kvfi_popcount(uint64_t x)

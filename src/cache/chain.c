@@ -11,12 +11,16 @@ int32_t kvfi_chain_longest(const kvf_cache *c, const kvfi_sequence *s)
     return most;
 }
 
-int32_t kvfi_chain_shared(const kvf_cache *c, const kvfi_sequence *s, int32_t store)
+int32_t kvfi_chain_longest_torn(const kvf_cache *c, const kvfi_sequence *s)
 {
-    int32_t shared = 0;
-    for (int32_t i = 0; i < s->n_links[store]; i++)
-        shared += c->pools[store].blocks[kvfi_link_at(s, &c->g.stores[store], i)->id].references > 1;
-    return shared;
+    int32_t most = 0;
+    for (int i = 0; i < c->g.n_stores; i++) {
+        int32_t links = s->n_links[i];
+        for (int32_t b = 0; c->g.stores[i].packs && b < s->n_blocks; b++)
+            links += kvfi_row_ids(c, kvfi_row(c, s, b))[i] != KVFI_NO_BLOCK;
+        if (links > most) most = links;
+    }
+    return most;
 }
 
 int kvfi_chain_grow(kvf_cache *c, kvfi_sequence *s, int64_t links)
@@ -43,7 +47,10 @@ static void fill_bin(const kvf_cache *c, const kvfi_store *st, uint8_t *row, int
         bin->pos[t] = *kvfi_row_first(row) + t;
         bin->earlier |= (uint64_t)(bin->pos[t] / KVFI_SEGMENT != bin->pos[0] / KVFI_SEGMENT) << t;
     }
-    memcpy(bin->score, kvfi_row_scores(c, row, st, head), sizeof bin->score);
+    if (st->chained)
+        memcpy(bin->score, kvfi_row_scores(c, row, st, head), sizeof bin->score);
+    else
+        memset(bin->score, 0, sizeof bin->score);
 }
 
 void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int32_t open)
@@ -51,7 +58,7 @@ void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int32_t open
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
         uint32_t *id = &kvfi_row_ids(c, row)[i];
-        if (!st->chained || *id == KVFI_NO_BLOCK) continue;
+        if (!kvfi_in_chain(s, st) || *id == KVFI_NO_BLOCK) continue;
         kvfi_link *link = kvfi_link_at(s, st, s->n_links[i]);
         link->id = *id, link->reserved = 0;
         for (int32_t h = 0; h < st->kv_heads; h++) fill_bin(c, st, row, h, &link->bin[h]);
@@ -64,13 +71,18 @@ void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int32_t open
     }
 }
 
-static void kill_in_store(kvf_cache *c, kvfi_sequence *s, int32_t store, int64_t p0, int64_t p1)
+int kvfi_chain_kill_in(kvf_cache *c, kvfi_sequence *s, int32_t store, int64_t p0, int64_t p1)
 {
     const kvfi_store *st = &c->g.stores[store];
     int32_t kept = 0;
+    int killed = 0;
     for (int32_t i = 0; i < s->n_links[store]; i++) {
         kvfi_link *link = kvfi_link_at(s, st, i);
-        for (int32_t h = 0; h < st->kv_heads; h++) link->bin[h].alive &= ~kvfi_bin_range(&link->bin[h], p0, p1);
+        for (int32_t h = 0; h < st->kv_heads; h++) {
+            const uint64_t range = kvfi_bin_range(&link->bin[h], p0, p1);
+            killed |= (link->bin[h].alive & range) != 0;
+            link->bin[h].alive &= ~range;
+        }
         if (kvfi_link_empty(link, st)) {
             kvfi_pool_drop(&c->pools[store], &c->a, link->id, 1);
             continue;
@@ -79,11 +91,12 @@ static void kill_in_store(kvf_cache *c, kvfi_sequence *s, int32_t store, int64_t
         kept++;
     }
     s->n_links[store] = kept;
+    return killed;
 }
 
 void kvfi_chain_kill(kvf_cache *c, kvfi_sequence *s, int64_t p0, int64_t p1)
 {
-    for (int i = 0; i < c->g.n_stores; i++) kill_in_store(c, s, i, p0, p1);
+    for (int i = 0; i < c->g.n_stores; i++) kvfi_chain_kill_in(c, s, i, p0, p1);
 }
 
 void kvfi_chain_clear(kvf_cache *c, kvfi_sequence *s)

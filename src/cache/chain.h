@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT
- * Blocks of a store whose policy scores rows. Every head keeps other rows there, so a block's rows have no first position in common:
- * each head has 64 places in it, a bin, and every place its own position. A sequence has a chain of such blocks for each store.
- * Rows whose places are free again are replaced by others of the same table set (pack.c), in no particular order.
+ * Blocks whose rows have no first position in common: of stores whose policy ranks rows, so that every head keeps others, and of torn
+ * sequences, where removals left holes. Each head has 64 places in a block, a bin, and every place its own position. A sequence has a
+ * chain of such blocks for each store. Rows whose places are free again are replaced by others of the same table set (pack.c), in no
+ * particular order.
  *
  * A block is shared by copies of a sequence; bins are not, and who wants to write into a shared block takes a copy first. */
 #ifndef KVFI_CHAIN_H
@@ -35,20 +36,19 @@ static inline kvfi_link *kvfi_link_at(const kvfi_sequence *s, const kvfi_store *
     return (kvfi_link *)(void *)(s->chains + (size_t)s->chain_room * st->chain_offset + (size_t)i * st->link_bytes);
 }
 
-/* Links of the longest chain. */
+/* Links of the longest chain; and once blocks of the table are in it, too. */
 int32_t kvfi_chain_longest(const kvf_cache *c, const kvfi_sequence *s);
-
-/* Blocks of a store's chain that other sequences hold too: as many are taken anew at most when rows move. */
-int32_t kvfi_chain_shared(const kvf_cache *c, const kvfi_sequence *s, int32_t store);
+int32_t kvfi_chain_longest_torn(const kvf_cache *c, const kvfi_sequence *s);
 
 /* Makes room for `links` in every chain; allocates. KVF_OK or KVF_E_NOMEM (nothing changed, no sentence left). */
 int kvfi_chain_grow(kvf_cache *c, kvfi_sequence *s, int64_t links);
 
-/* The blocks that a table row has of such stores go to the end of their chains, rows, scores and all. Their first
+/* The blocks that a table row has of stores in chains go to the end of those, rows, scores and all. Their first
  * row was the open row `open` when the batch began. */
 void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int32_t open);
 
-/* Rows with p0 <= position < p1 die; blocks without a living row go. */
+/* Rows of one store, or of all, with p0 <= position < p1 die; blocks without a living row go. 1: some row did. */
+int kvfi_chain_kill_in(kvf_cache *c, kvfi_sequence *s, int32_t store, int64_t p0, int64_t p1);
 void kvfi_chain_kill(kvf_cache *c, kvfi_sequence *s, int64_t p0, int64_t p1);
 
 /* All blocks go. */

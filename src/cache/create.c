@@ -177,7 +177,7 @@ static uint64_t blocks_needed(const kvfi_geometry *g, const kvfi_store *s, int64
     if (s->window)
         kept = ((uint64_t)s->window + (uint64_t)g->keep) / KVF_BLOCK + sealing;
     else if (s->chained)
-        kept = (uint64_t)kvfi_chain_blocks(g, s, tokens / KVF_BLOCK) + sealing + KVFI_SPARE_BLOCKS;
+        kept = (uint64_t)kvfi_chain_blocks(g, s, tokens / KVF_BLOCK, 0) + sealing + KVFI_SPARE_BLOCKS;
     else if (s->evicts)
         kept = (uint64_t)kvfi_evict_rows_kept(&g->evict, s->budget, g->evict.share, tokens) / KVF_BLOCK + sealing +
                KVFI_SPARE_BLOCKS;
@@ -189,7 +189,7 @@ static int64_t links_needed(const kvfi_geometry *g, int64_t tokens, int32_t batc
 {
     int64_t most = 0;
     for (int i = 0; i < g->n_stores; i++) {
-        const int64_t links = g->stores[i].chained ? (int64_t)blocks_needed(g, &g->stores[i], tokens, 1, batch) : 0;
+        const int64_t links = g->stores[i].packs ? (int64_t)blocks_needed(g, &g->stores[i], tokens, 1, batch) : 0;
         if (links > most) most = links;
     }
     return most;
@@ -273,7 +273,9 @@ static int64_t grown(int64_t room, int64_t need)
 int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t blocks)
 {
     kvfi_sequence *s = &c->sequences[seq];
-    const int64_t rows = (int64_t)s->n_blocks + blocks, links = c->g.chain_bytes ? (int64_t)kvfi_chain_longest(c, s) + blocks : 0;
+    const int64_t rows = (int64_t)s->n_blocks + blocks,
+                  chain = s->torn == 1 ? kvfi_chain_longest_torn(c, s) : kvfi_chain_longest(c, s),
+                  links = c->g.chain_bytes ? chain + blocks : 0;
     if (c->reserved_sequences) {
         if (!s->exact && !adopt_spare(c, s))
             return kvfi_fail(c, KVF_E_FULL, "sequence %d is one more than the %d that were reserved", (int)seq,

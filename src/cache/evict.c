@@ -13,7 +13,7 @@ typedef struct choice {
     kvf_cache *c;
     const kvfi_sequence *s;
     const kvfi_store *st;
-    int32_t n;
+    int32_t n, chained;
     int64_t low, high, budget;
 } choice;
 
@@ -37,7 +37,7 @@ void kvfi_score_rows(kvf_cache *c, const kvfi_store *st, uint8_t *row, int32_t h
 
 static group group_at(const choice *o, int32_t i, int32_t head)
 {
-    if (o->st->chained) {
+    if (o->chained) {
         kvfi_link *link = kvfi_link_at(o->s, o->st, i);
         kvfi_bin *bin = &link->bin[head];
         return (group){&bin->alive, bin, o->st->mass ? kvfi_link_mass(link, o->st, head)->pending : NULL, 0};
@@ -129,6 +129,14 @@ static int32_t surplus(const choice *o, int32_t head)
     return (int32_t)(over <= 0 ? 0 : over < may_go ? over : may_go);
 }
 
+/* Rows in chains leave a window one by one. */
+static void leave_window(kvf_cache *c, kvfi_sequence *s, int32_t store, int64_t next)
+{
+    const int64_t last = next - c->g.keep - c->g.stores[store].window;
+    if (kvfi_chain_kill_in(c, s, store, 0, last + 1) && s->left_to[store] < last) s->left_to[store] = (int32_t)last;
+    kvfi_chain_pack(c, s, store);
+}
+
 /* The choice that belongs to table row `block`, whose chained blocks are in their chains by now. */
 static void choose(kvf_cache *c, kvfi_sequence *s, int32_t block)
 {
@@ -136,10 +144,12 @@ static void choose(kvf_cache *c, kvfi_sequence *s, int32_t block)
     const int64_t next = (int64_t)first + KVF_BLOCK + c->g.recent;
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
+        const int chained = kvfi_in_chain(s, st);
+        if (chained && st->window) leave_window(c, s, i, next);
         if (!st->evicts) continue;
-        choice o = {.c = c, .s = s, .st = st, .n = st->chained ? s->n_links[i] : block + 1};
+        choice o = {.c = c, .s = s, .st = st, .n = chained ? s->n_links[i] : block + 1, .chained = chained};
         o.low = (int64_t)s->start + c->g.evict.sink, o.high = next - c->g.evict.recent;
-        o.budget = kvfi_budget_at(&c->g, st, s->start, first);
+        o.budget = kvfi_budget_at(&c->g, st, s->start, first, s->torn);
         int32_t most = 0;
         for (int32_t h = 0; h < st->kv_heads; h++) {
             const int32_t drop = surplus(&o, h); /* the same for each, but where a removal met rows that only some still held */
@@ -149,7 +159,7 @@ static void choose(kvf_cache *c, kvfi_sequence *s, int32_t block)
         }
         s->evicted[i] += most;
         if (most) s->policy_end = (int32_t)next;
-        if (st->chained) kvfi_chain_pack(c, s, i);
+        if (chained) kvfi_chain_pack(c, s, i);
     }
 }
 
@@ -190,6 +200,10 @@ static void sweep(kvf_cache *c, kvfi_sequence *s)
 
 void kvfi_evict_rows(kvf_cache *c, kvfi_sequence *s, int32_t seals)
 {
+    if (s->torn == 1 && seals) {
+        for (int32_t b = 0; b < s->n_blocks - seals; b++) kvfi_chain_adopt(c, s, kvfi_row(c, s, b), 0);
+        s->torn = 2;
+    }
     for (int32_t j = 0; j < seals; j++) {
         const int32_t block = s->n_blocks - seals + j;
         kvfi_chain_adopt(c, s, kvfi_row(c, s, block), j * KVF_BLOCK);

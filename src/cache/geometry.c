@@ -443,13 +443,15 @@ static void setup_eviction(kvfi_geometry *g)
         kvfi_store *s = &g->stores[i];
         s->evicts = kvfi_evicts(&g->evict) && !s->window && s->own_budget >= 0 && !kvfi_evict_protects(&g->evict, s->layer);
         s->first_score = g->n_scored;
+        s->packs = kvfi_evicts(&g->evict) && (s->evicts || s->window);
         s->chained = s->evicts && kvfi_evict_ranks(&g->evict);
         s->mass = s->chained && g->evict.policy->mass;
         if (!s->own_budget) s->budget = g->evict.tokens;
+        s->torn_budget = s->budget;
         s->moves = kvfi_part_moves(&s->k) && (s->v_in_k || kvfi_part_moves(&s->v));
         s->chain_offset = g->chain_bytes;
-        if (!s->chained) continue;
-        g->n_scored += s->kv_heads;
+        if (!s->packs) continue;
+        if (s->chained) g->n_scored += s->kv_heads;
         s->link_bytes = kvfi_link_bytes(s->kv_heads) + (s->mass ? (size_t)s->kv_heads * sizeof(kvfi_mass) : 0);
         g->chain_bytes += s->link_bytes;
     }
@@ -486,11 +488,13 @@ static size_t max_size(size_t a, size_t b)
 static void lay_out_scratch(kvfi_geometry *g)
 {
     size_t k_pad = 16, v_pad = 16, prepared = 64, items = 1;
+    int segments = 0; /* in chains, whose centres come in any order */
     for (int i = 0; i < g->n_layers; i++) {
         const kvfi_layer *l = &g->layers[i];
         const kvfi_store *s = &g->stores[l->store];
         k_pad = max_size(k_pad, (size_t)s->k.dim_pad);
         v_pad = max_size(v_pad, l->v_stride);
+        segments |= s->packs && s->staged;
         prepared = max_size(prepared, g->kernels.kind[s->k.kind].prepared_bytes(&s->k, KVFI_DIRECT));
         size_t groups = (size_t)(g->max_sequences < g->max_batch ? g->max_sequences : g->max_batch);
         size_t vectors = (size_t)g->max_batch * (size_t)l->group;
@@ -506,7 +510,7 @@ static void lay_out_scratch(kvfi_geometry *g)
     g->slot_acc_rotated = advance(&at, KVFI_VECTORS * v_pad * f);
     g->slot_tile_k = advance(&at, k_pad * KVF_BLOCK * f);
     g->slot_tile_v = advance(&at, v_pad * KVF_BLOCK * f);
-    if (g->chain_bytes) g->slot_offsets = advance(&at, KVFI_OFFSET_BYTES);
+    if (segments) g->slot_offsets = advance(&at, KVFI_OFFSET_BYTES);
     if (g->exact_bits < 16) {
         g->slot_rows_k = advance(&at, k_pad * KVF_BLOCK * f);
         g->slot_rows_v = advance(&at, v_pad * KVF_BLOCK * f);

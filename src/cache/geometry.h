@@ -27,16 +27,18 @@ typedef struct kvfi_store {
     int32_t kv_heads;
     int32_t v_dim;
     int32_t v_in_k;
-    int32_t window;     /* the widest among the layers that read it; 0: everything */
-    int32_t first_head; /* its first validity word in a table row */
-    int32_t evicts;     /* the policy drops rows of it: it has no window of its own and is not protected */
-    int32_t budget;     /* rows that a head keeps then; 0: the share of the policy */
-    int32_t own_budget; /* 1: that of kvf_layer.evict_budget; -1: all, as that says */
+    int32_t window;      /* the widest among the layers that read it; 0: everything */
+    int32_t first_head;  /* its first validity word in a table row */
+    int32_t evicts;      /* the policy drops rows of it: it has no window of its own and is not protected */
+    int32_t budget;      /* rows that a head keeps then; 0: the share of the policy */
+    int32_t torn_budget; /* the same in sequences that are torn (cache.h), whose rows take more bytes */
+    int32_t own_budget;  /* 1: that of kvf_layer.evict_budget; -1: all, as that says */
     const float
         *direction; /* [kv_heads][k_dim] of the queries, each at most 1 / sqrt(k_dim) long; NULL unless the policy needs it */
     int32_t first_score; /* its first head among those whose scores are kept */
     int32_t mass;        /* the attention that its rows receive is summed up (mass.h) */
-    int32_t chained;     /* the policy scores its rows: its blocks lie in chains (chain.h) */
+    int32_t packs;       /* there is a policy, and it does not keep everything: its blocks can lie in chains (chain.h), */
+    int32_t chained;     /* from the start, as the policy ranks its rows; others' do in torn sequences */
     int32_t moves;       /* its tokens move between records as they are */
     size_t link_bytes;   /* of a link of its chain */
     size_t chain_offset; /* link bytes of the chained stores before it */
@@ -126,14 +128,14 @@ typedef struct kvfi_geometry {
 int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows, int64_t open);
 
 /* Blocks that a store keeps of a sequence with `sealed` blocks whose next position is `next` (first position 0): the first `head` and
- * those from `tail` on; none of chained stores. */
+ * those from `tail` on; none of stores in chains. */
 typedef struct kvfi_kept {
     int64_t head, tail;
 } kvfi_kept;
-kvfi_kept kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next);
+kvfi_kept kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next, int torn);
 
-/* Blocks of a chained store after `sealed` blocks: exact when its tokens move and it estimates nothing, else the most that it can be. */
-int64_t kvfi_chain_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed);
+/* Blocks of a store in chains after `sealed` blocks: exact when its tokens move and it estimates nothing, else the most that it can be. */
+int64_t kvfi_chain_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int torn);
 
 /* May a block whose last position is `last` be freed when the next position is `next`? */
 static inline int kvfi_left_window(const kvfi_geometry *g, const kvfi_store *s, int64_t last, int64_t next)
@@ -142,7 +144,7 @@ static inline int kvfi_left_window(const kvfi_geometry *g, const kvfi_store *s, 
 }
 
 /* Rows that a head keeps when the block that begins at `first` of a sequence from `start` on is sealed: R more are present then. */
-int64_t kvfi_budget_at(const kvfi_geometry *g, const kvfi_store *s, int64_t start, int64_t first);
+int64_t kvfi_budget_at(const kvfi_geometry *g, const kvfi_store *s, int64_t start, int64_t first, int torn);
 
 /* For a budget in bytes: the most tokens that fit, into the stores without a budget of their own. The rest of g is complete. */
 int kvfi_fit_budget(kvfi_geometry *g, char *error, size_t error_size);

@@ -36,7 +36,7 @@ static const uint8_t *record_at(const head_bins *b, int32_t i)
     return kvfi_pool_data(&b->c->pools[b->store], kvfi_link_at(b->s, b->st, i)->id) + (size_t)b->head * b->st->record_bytes;
 }
 
-/* The same for writing: a block that another sequence holds is copied first (batch_begin made room for that). */
+/* The same for writing: a block that another sequence holds is copied first (there is room, batch.c). */
 static uint8_t *own_record(const head_bins *b, int32_t i)
 {
     kvfi_pool *pool = &b->c->pools[b->store];

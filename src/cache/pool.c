@@ -51,18 +51,19 @@ uint32_t kvfi_pool_take(kvfi_pool *p)
     else
         id = p->untouched++;
     p->blocks[id].references = 1;
-    p->in_use++;
+    p->in_use++, p->references++;
     return id;
 }
 
 void kvfi_pool_share(kvfi_pool *p, uint32_t id)
 {
-    p->blocks[id].references++;
+    p->blocks[id].references++, p->references++;
 }
 
 void kvfi_pool_drop(kvfi_pool *p, const kvf_allocator *a, uint32_t id, int trim)
 {
     kvfi_block *b = &p->blocks[id];
+    p->references--;
     if (--b->references) return;
     b->next_free = p->free_head;
     p->free_head = id;

@@ -24,8 +24,9 @@ typedef struct kvfi_pool {
     kvfi_block *blocks; /* [capacity] */
     uint32_t capacity;
     uint32_t in_use;
-    uint32_t free_head; /* blocks that were used before come first: their pages are there already */
-    uint32_t untouched; /* from here on never handed out */
+    uint64_t references; /* to all blocks: how many would be in use if none were shared */
+    uint32_t free_head;  /* blocks that were used before come first: their pages are there already */
+    uint32_t untouched;  /* from here on never handed out */
     kvfi_chunk *chunks;
 } kvfi_pool;
 

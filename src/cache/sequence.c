@@ -122,7 +122,7 @@ static void drop_all_blocks(kvf_cache *c, kvfi_sequence *s)
 {
     drop_blocks_from(c, s, 0);
     kvfi_chain_clear(c, s);
-    s->gone = s->policy_end = s->mass_used = 0;
+    s->gone = s->policy_end = s->mass_used = s->torn = 0;
     for (int i = 0; i < c->g.n_stores; i++) s->left_to[i] = -1, s->evicted[i] = 0;
 }
 
@@ -144,16 +144,18 @@ static void clear_sequence(kvf_cache *c, kvfi_sequence *s)
 }
 
 /* Marks the rows of a block dead; a block without a living row gives its memory back. */
-static void kill_in_block(kvf_cache *c, uint8_t *row, int64_t p0, int64_t p1)
+static void kill_in_block(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int64_t p0, int64_t p1)
 {
     uint64_t dead = kvfi_range_bits(*kvfi_row_first(row), p0, p1);
     if (!dead) return;
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
-        uint64_t any = 0, *valid = kvfi_row_valid(c, row) + st->first_head;
-        for (int32_t h = 0; h < st->kv_heads; h++) any |= valid[h] &= ~dead;
+        uint64_t any = 0, hit = 0, *valid = kvfi_row_valid(c, row) + st->first_head;
+        for (int32_t h = 0; h < st->kv_heads; h++) hit |= valid[h] & dead, any |= valid[h] &= ~dead;
         uint32_t *id = &kvfi_row_ids(c, row)[i];
-        if (any || *id == KVFI_NO_BLOCK) continue;
+        if (*id == KVFI_NO_BLOCK) continue;
+        if (any && hit && st->packs) s->torn = 1;
+        if (any) continue;
         kvfi_pool_drop(&c->pools[i], &c->a, *id, 1);
         *id = KVFI_NO_BLOCK;
     }
@@ -161,7 +163,7 @@ static void kill_in_block(kvf_cache *c, uint8_t *row, int64_t p0, int64_t p1)
 
 static void kill_range(kvf_cache *c, kvfi_sequence *s, int64_t p0, int64_t p1)
 {
-    for (int32_t b = 0; b < s->n_blocks; b++) kill_in_block(c, kvfi_row(c, s, b), p0, p1);
+    for (int32_t b = 0; b < s->n_blocks; b++) kill_in_block(c, s, kvfi_row(c, s, b), p0, p1);
     kvfi_chain_kill(c, s, p0, p1);
     if (s->has_sink) s->sink_alive &= ~kvfi_range_bits(s->start, p0, p1);
     for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++) {

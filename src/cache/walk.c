@@ -164,7 +164,7 @@ static void open_walk(walk *w, kvf_cache *c, const kvfi_item *item, uint8_t *slo
     w->bias = (float *)(void *)(slot + g->slot_bias);
     w->known = (int64_t *)(void *)(slot + g->slot_offsets), w->offsets = (float *)(void *)(w->known + KVFI_OFFSETS);
     w->n_known = w->n > KVFI_DIRECT ? KVFI_OFFSETS / (KVFI_VECTORS / KVFI_DIRECT) : KVFI_OFFSETS;
-    if (w->store->chained && w->store->staged) memset(w->known, 0xff, (size_t)w->n_known * sizeof *w->known);
+    if (w->seq->n_links[w->layer->store] && w->store->staged) memset(w->known, 0xff, (size_t)w->n_known * sizeof *w->known);
     w->rows_k = (float *)(void *)(slot + g->slot_rows_k), w->rows_v = (float *)(void *)(slot + g->slot_rows_v);
     for (int32_t v = 0; v < w->n; v++) {
         int32_t vector = item->first + v;
@@ -605,7 +605,7 @@ static void link_pieces(walk *w, int32_t epoch, int32_t from, int32_t to)
 static void body_pieces(walk *w, int32_t span)
 {
     const int64_t first = w->seq->first_block[w->layer->store], spans = w->c->attend.spans;
-    const int64_t blocks = w->store->chained ? 0 : w->seq->n_blocks - first, links = w->seq->n_links[w->layer->store];
+    const int64_t links = w->seq->n_links[w->layer->store], blocks = links ? 0 : w->seq->n_blocks - first;
     for (int64_t b = blocks * span / spans; b < blocks * (span + 1) / spans; b++) block_piece(w, (int32_t)(first + b));
     for (int32_t epoch = 0; epoch < (w->store->self ? w->seq->n_sets : 1); epoch++)
         link_pieces(w, epoch, (int32_t)(links * span / spans), (int32_t)(links * (span + 1) / spans));

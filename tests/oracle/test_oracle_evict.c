@@ -88,26 +88,37 @@ static void test_batch_sees_what_its_commit_drops(void **state)
 }
 
 /* Copies, cuts and holes after eviction. */
-static void test_sequences(void **state)
+static void sequences(const char *evict, int by_length)
 {
-    (void)state;
     pair p = {0};
-    model(&p, "q4_0", "kivi4", "knorm:budget=150");
+    model(&p, "q4_0", "kivi4", evict);
     p.m.params.window_keep = 1000;
     kvf_cache_free(&p.c);
     p.c = ts_create(&p.m);
-    oracle_policy(p.o, 1, 150, 4, 64);
+    oracle_policy(p.o, by_length, 150, 4, 64);
     pair_grow(&p, 0, 1, 330, 100);
     pair_cp(&p, 0, 1);
     pair_grow(&p, 0, 2, 90, 30);
     pair_rm(&p, 1, 290, -1);
     pair_grow(&p, 1, 3, 30, 7);
     for (int seq = 0; seq < 2; seq++) pair_next(&p, seq, 4, 1, NULL);
-    pair_rm(&p, 0, 100, 200);
+    pair_rm(&p, 0, 300, 320);
     pair_next(&p, 0, 4, 3, NULL);
     pair_grow(&p, 0, 5, 100, 100);
     pair_next(&p, 0, 4, 3, NULL);
+    for (int i = 0; i < 8; i++) { /* blocks of which little is left */
+        pair_rm(&p, 1, kvf_seq_pos_max(p.c, 1) - 100, -1);
+        pair_grow(&p, 1, (uint64_t)i + 6, 140, 35);
+        pair_next(&p, 1, 4, i % 2 ? 40 : 1, NULL);
+    }
     pair_close(&p);
+}
+
+static void test_sequences(void **state)
+{
+    (void)state;
+    sequences("knorm:budget=150", 1);
+    sequences("window:budget=150", 0);
 }
 
 int main(void)
