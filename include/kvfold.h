@@ -172,8 +172,15 @@ KVF_API int kvf_cache_create(kvf_cache **cache, const kvf_params *p);
 KVF_API void kvf_cache_free(kvf_cache **cache);
 
 /* Maps everything that `sequences` sequences of together `tokens` tokens and batches of `batch` rows need, touching nothing.
- * Afterwards batch, attend and sequence calls within those limits never allocate, and those beyond fail with KVF_E_FULL.
- * A cut into packed blocks leaves one partly empty; room for 8 such blocks a sequence is added. May be called again to grow. Without it the cache grows when needed, in kvf_batch_begin, kvf_seq_cp and kvf_attend_begin. */
+ * Afterwards batch, attend and sequence calls within those limits never allocate; what does not fit fails with KVF_E_FULL.
+ * What counts as tokens:
+ * - of layers that the policy works on, the rows that a head holds of each sequence, however long that gets: at most the budget and 63
+ *   more (kvf_evicted_t.kept). A copy counts in full, as its rows may come to lie in other blocks. Rows that were removed do not count,
+ *   with one exception: those in the middle of blocks of a policy without scores (window) do, until its next 64 rows are stored;
+ * - of layers that keep all, 64 for every packed block, once for sequences that share it, and the rows not packed yet. A cut into a block leaves
+ *   it partly empty; room for 8 such blocks a sequence is added, for layers with a window of their own too where there is a policy.
+ * As long as that and the rows of the batch are within `tokens` in every layer, kvf_batch_begin and kvf_seq_cp have what they need.
+ * May be called again to grow. Without it the cache grows when needed, in kvf_batch_begin, kvf_seq_cp and kvf_attend_begin. */
 KVF_API int kvf_reserve(kvf_cache *cache, int64_t tokens, int32_t sequences, int32_t batch);
 
 /* The sentence of the last failure on this cache, "" when none. Valid until the next call. */
@@ -287,10 +294,12 @@ typedef enum kvf_ability {
 KVF_API int kvf_can(kvf_cache *cache, kvf_ability what, int32_t seq, int32_t pos);
 
 /* Removes rows with p0 <= position < p1; p1 < 0: to the end; p0 <= 0 and p1 < 0: the whole sequence. Removing up to the end
- * lowers the next position to p0. Coded rows are marked dead; the following rows open a new block. No batch may be open. */
+ * lowers the next position to p0. Coded rows are marked dead; the following rows open a new block. Under a policy with scores the rows that
+ * stay move together at once, as after a choice. No batch may be open. */
 KVF_API int kvf_seq_rm(kvf_cache *cache, int32_t seq, int32_t p0, int32_t p1);
 
-/* Copies a sequence: sealed blocks are shared, sink and window are copied. dst must be empty. May allocate unless reserved. */
+/* Copies a sequence: sealed blocks are shared, sink and window are copied. dst must be empty. May allocate unless reserved; KVF_E_FULL,
+ * with nothing changed, when the copy does not fit in what was (kvf_reserve says how it counts). */
 KVF_API int kvf_seq_cp(kvf_cache *cache, int32_t src, int32_t dst);
 
 /* Removes every other sequence. */

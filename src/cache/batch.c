@@ -56,28 +56,38 @@ static int32_t seals_of(const kvf_cache *c, const kvfi_run *r)
     return (int32_t)kvfi_sealed(&c->g, rows, open);
 }
 
-/* A block shared by several sequences counts once; rows behind a cut do not count, other removed ones do until their block goes. */
+/* Of layers whose blocks stay as they are: a block shared by several sequences counts once; rows behind a cut do not count, other removed
+ * ones do until their block goes. What moves between blocks is limited by blocks alone. */
 int64_t kvfi_rows_in_use(const kvf_cache *c)
 {
     int64_t blocks = 0, open = 0;
     for (int i = 0; i < c->g.n_stores; i++)
-        if (!c->g.stores[i].window && c->pools[i].in_use > blocks) blocks = c->pools[i].in_use;
-    for (int i = 0; i < c->g.max_sequences; i++) open += c->sequences[i].open - c->sequences[i].wasted;
+        if (!c->g.stores[i].window && !c->g.stores[i].packs && c->pools[i].in_use > blocks) blocks = c->pools[i].in_use;
+    for (int i = 0; i < c->g.max_sequences; i++) open += c->sequences[i].open - (blocks ? c->sequences[i].wasted : 0);
     return blocks * KVF_BLOCK + open;
 }
 
-/* Where rows move between blocks there is room for all chains as if no block were shared: who writes into one takes a copy first. */
-static int pools_room(kvf_cache *c)
+/* Blocks that a sequence holds of a store, shared or not. */
+static uint64_t blocks_of(const kvf_cache *c, const kvfi_sequence *s, int store)
 {
-    uint64_t seals = 0;
-    for (int32_t i = 0; i < c->batch.n_runs; i++) seals += (uint64_t)c->batch.runs[i].seals;
+    uint64_t n = (uint64_t)s->n_links[store];
+    for (int32_t b = 0; b < s->n_blocks; b++) n += kvfi_row_ids(c, kvfi_row(c, s, b))[store] != KVFI_NO_BLOCK;
+    return n;
+}
+
+/* Where rows move between blocks there is room for what sequences hold as if no block were shared: who writes into one takes a copy
+ * first, and must get it. */
+int kvfi_pools_room(kvf_cache *c, int32_t seals, const kvfi_sequence *copied)
+{
     for (int i = 0; i < c->g.n_stores; i++) {
         kvfi_pool *p = &c->pools[i];
-        const uint64_t want = (c->g.stores[i].packs ? p->references : p->in_use) + seals;
+        const int packs = c->g.stores[i].packs;
+        const uint64_t more = (uint64_t)seals + (copied && packs ? blocks_of(c, copied, i) : 0);
+        const uint64_t want = (packs ? p->references : p->in_use) + more;
         if (want <= p->capacity) continue;
         if (c->reserved_sequences)
             return kvfi_fail(c, KVF_E_FULL, "layer %d: %llu more blocks do not fit in the %u that were reserved (%lld tokens)",
-                             (int)c->g.stores[i].layer, (unsigned long long)seals, (unsigned)p->capacity,
+                             (int)c->g.stores[i].layer, (unsigned long long)more, (unsigned)p->capacity,
                              (long long)c->reserved_tokens);
         const uint64_t grown = p->capacity + (uint64_t)p->capacity / 2 + 8;
         if (kvfi_pool_grow(p, &c->a, want > grown ? want : grown))
@@ -93,13 +103,15 @@ static int make_room(kvf_cache *c, int32_t n)
     if (c->reserved_sequences && kvfi_rows_in_use(c) + n > c->reserved_tokens)
         return kvfi_fail(c, KVF_E_FULL, "%d more rows do not fit: %lld of the %lld tokens that were reserved are held", (int)n,
                          (long long)kvfi_rows_in_use(c), (long long)c->reserved_tokens);
+    int32_t seals = 0;
     for (int32_t i = 0; i < b->n_runs; i++) {
         kvfi_run *r = &b->runs[i];
-        r->seals = seals_of(c, r);
-        int rc = kvfi_sequence_room(c, r->seq, r->seals);
+        const kvfi_sequence *s = &c->sequences[r->seq];
+        r->seals = seals_of(c, r), seals += r->seals;
+        int rc = kvfi_sequence_room(c, r->seq, (int64_t)s->n_blocks + r->seals, (int64_t)kvfi_chain_to_come(c, s) + r->seals);
         if (rc) return rc;
     }
-    int rc = pools_room(c);
+    int rc = kvfi_pools_room(c, seals, NULL);
     return rc ? rc : kvfi_learn_room(c);
 }
 

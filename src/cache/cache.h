@@ -186,9 +186,13 @@ enum { KVFI_SPARE_BLOCKS = 8 };
 /* Rows of full-attention layers that memory is held for, over all sequences: what kvf_reserve limits. */
 int64_t kvfi_rows_in_use(const kvf_cache *c);
 
-/* Makes room for a sequence's exact store and for `blocks` more in its table and its chains: KVF_OK, KVF_E_NOMEM or KVF_E_FULL (sentence
+/* Makes room for a sequence's exact store, so many rows of its table and links of its chains: KVF_OK, KVF_E_NOMEM or KVF_E_FULL (sentence
  * left). */
-int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t blocks);
+int kvfi_sequence_room(kvf_cache *c, int32_t seq, int64_t rows, int64_t links);
+
+/* Makes room for `seals` more blocks of every store and, where rows move between blocks, for a copy of all that `copied` holds (NULL:
+ * none). The same results. */
+int kvfi_pools_room(kvf_cache *c, int32_t seals, const kvfi_sequence *copied);
 
 /* Stores the batch of every store and run (all checked before; cannot fail). */
 void kvfi_seal_batch(kvf_cache *c);

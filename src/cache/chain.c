@@ -11,9 +11,10 @@ int32_t kvfi_chain_longest(const kvf_cache *c, const kvfi_sequence *s)
     return most;
 }
 
-int32_t kvfi_chain_longest_torn(const kvf_cache *c, const kvfi_sequence *s)
+int32_t kvfi_chain_to_come(const kvf_cache *c, const kvfi_sequence *s)
 {
     int32_t most = 0;
+    if (s->torn != 1) return kvfi_chain_longest(c, s);
     for (int i = 0; i < c->g.n_stores; i++) {
         int32_t links = s->n_links[i];
         for (int32_t b = 0; c->g.stores[i].packs && b < s->n_blocks; b++)
@@ -96,7 +97,8 @@ int kvfi_chain_kill_in(kvf_cache *c, kvfi_sequence *s, int32_t store, int64_t p0
 
 void kvfi_chain_kill(kvf_cache *c, kvfi_sequence *s, int64_t p0, int64_t p1)
 {
-    for (int i = 0; i < c->g.n_stores; i++) kvfi_chain_kill_in(c, s, i, p0, p1);
+    for (int i = 0; i < c->g.n_stores; i++)
+        if (kvfi_chain_kill_in(c, s, i, p0, p1)) kvfi_chain_pack(c, s, i);
 }
 
 void kvfi_chain_clear(kvf_cache *c, kvfi_sequence *s)

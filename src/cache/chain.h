@@ -36,9 +36,9 @@ static inline kvfi_link *kvfi_link_at(const kvfi_sequence *s, const kvfi_store *
     return (kvfi_link *)(void *)(s->chains + (size_t)s->chain_room * st->chain_offset + (size_t)i * st->link_bytes);
 }
 
-/* Links of the longest chain; and once blocks of the table are in it, too. */
+/* Links of the longest chain; and once the blocks that a torn sequence has in its table are there, too. */
 int32_t kvfi_chain_longest(const kvf_cache *c, const kvfi_sequence *s);
-int32_t kvfi_chain_longest_torn(const kvf_cache *c, const kvfi_sequence *s);
+int32_t kvfi_chain_to_come(const kvf_cache *c, const kvfi_sequence *s);
 
 /* Makes room for `links` in every chain; allocates. KVF_OK or KVF_E_NOMEM (nothing changed, no sentence left). */
 int kvfi_chain_grow(kvf_cache *c, kvfi_sequence *s, int64_t links);
@@ -47,7 +47,8 @@ int kvfi_chain_grow(kvf_cache *c, kvfi_sequence *s, int64_t links);
  * row was the open row `open` when the batch began. */
 void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int32_t open);
 
-/* Rows of one store, or of all, with p0 <= position < p1 die; blocks without a living row go. 1: some row did. */
+/* Rows of one store with p0 <= position < p1 die; blocks without a living row go. 1: some row did. Of all stores, whose chains are
+ * packed then: what was removed frees memory for others. */
 int kvfi_chain_kill_in(kvf_cache *c, kvfi_sequence *s, int32_t store, int64_t p0, int64_t p1);
 void kvfi_chain_kill(kvf_cache *c, kvfi_sequence *s, int64_t p0, int64_t p1);
 

@@ -168,19 +168,32 @@ void kvf_cache_free(kvf_cache **cache)
 
 /* ---- reserve -------------------------------------------------------------------------------------------------------------- */
 
-/* Blocks that a store can need: never more than the sealed rows; a windowed one keeps its window, one that evicts its budget, and during
- * a commit also what one batch seals before others go. */
+/* Blocks for rows that sequences hold in all, of a store that packs. In chains every table set but for one bin has whole bins, or half full
+ * ones; in the table there are the ends of what a window keeps. The spare blocks cover both. */
+static uint64_t packed_blocks(const kvfi_store *s, int64_t rows, int32_t sequences)
+{
+    return (uint64_t)rows / (s->moves ? KVF_BLOCK : KVF_BLOCK / 2) + (uint64_t)sequences * KVFI_SPARE_BLOCKS;
+}
+
+/* Rows that one sequence can hold in a store, however long it gets: within a window, or a budget. A share of all has no bound. */
+static int64_t most_rows(const kvfi_geometry *g, const kvfi_store *s, int64_t tokens)
+{
+    int64_t rows = s->window ? (int64_t)s->window + g->keep : tokens;
+    if (s->evicts && s->budget) rows = kvfi_evict_rows_kept(&g->evict, s->budget, 0, 0);
+    return rows < tokens ? rows : tokens;
+}
+
+/* Blocks that a store can need: never more than the rows held, and during a commit also what one batch seals before others go. */
 static uint64_t blocks_needed(const kvfi_geometry *g, const kvfi_store *s, int64_t tokens, int32_t sequences, int32_t batch)
 {
     uint64_t all = (uint64_t)tokens / KVF_BLOCK + (uint64_t)sequences * KVFI_SPARE_BLOCKS, kept = all;
     const uint64_t sealing = (uint64_t)batch / KVF_BLOCK + 3;
-    if (s->window)
-        kept = ((uint64_t)s->window + (uint64_t)g->keep) / KVF_BLOCK + sealing;
-    else if (s->chained)
-        kept = (uint64_t)kvfi_chain_blocks(g, s, tokens / KVF_BLOCK, 0) + sealing + KVFI_SPARE_BLOCKS;
-    else if (s->evicts)
-        kept = (uint64_t)kvfi_evict_rows_kept(&g->evict, s->budget, g->evict.share, tokens) / KVF_BLOCK + sealing +
-               KVFI_SPARE_BLOCKS;
+    if (s->packs) {
+        all = packed_blocks(s, tokens, sequences);
+        kept = packed_blocks(s, most_rows(g, s, tokens), 1) + sealing;
+    } else if (s->window) {
+        kept = (uint64_t)most_rows(g, s, tokens) / KVF_BLOCK + sealing;
+    }
     return kept * (uint64_t)sequences < all ? kept * (uint64_t)sequences : all;
 }
 
@@ -270,12 +283,10 @@ static int64_t grown(int64_t room, int64_t need)
     return need <= room ? 0 : need < 2 * room ? 2 * room : need < 16 ? 16 : need;
 }
 
-int kvfi_sequence_room(kvf_cache *c, int32_t seq, int32_t blocks)
+int kvfi_sequence_room(kvf_cache *c, int32_t seq, int64_t rows, int64_t links)
 {
     kvfi_sequence *s = &c->sequences[seq];
-    const int64_t rows = (int64_t)s->n_blocks + blocks,
-                  chain = s->torn == 1 ? kvfi_chain_longest_torn(c, s) : kvfi_chain_longest(c, s),
-                  links = c->g.chain_bytes ? chain + blocks : 0;
+    if (!c->g.chain_bytes) links = 0;
     if (c->reserved_sequences) {
         if (!s->exact && !adopt_spare(c, s))
             return kvfi_fail(c, KVF_E_FULL, "sequence %d is one more than the %d that were reserved", (int)seq,

@@ -274,8 +274,9 @@ static int check_copy(kvf_cache *c, int32_t src, int32_t dst)
     if (c->reserved_sequences && kvfi_rows_in_use(c) + from->open > c->reserved_tokens)
         return kvfi_fail(c, KVF_E_FULL, "cp: the %d exact rows of sequence %d do not fit in the %lld tokens that were reserved",
                          (int)from->open, (int)src, (long long)c->reserved_tokens);
-    const int32_t links = kvfi_chain_longest(c, from);
-    return from->used ? kvfi_sequence_room(c, dst, from->n_blocks > links ? from->n_blocks : links) : KVF_OK;
+    if (!from->used) return KVF_OK;
+    rc = kvfi_pools_room(c, 0, from);
+    return rc ? rc : kvfi_sequence_room(c, dst, from->n_blocks, kvfi_chain_to_come(c, from));
 }
 
 int kvf_seq_cp(kvf_cache *c, int32_t src, int32_t dst)
