@@ -327,7 +327,7 @@ typedef struct kvf_stats_t {
     int64_t accounted;      /* bytes in use by the cache: equals kvf_bytes for one sequence */
     int64_t reserved_bytes; /* bytes mapped, used or not */
     int64_t resident;       /* bytes of those mappings in physical memory, measured; -1 where the system cannot tell */
-    int64_t f16;            /* bytes of the same rows in f16, no codes */
+    int64_t f16;            /* bytes in f16, no codes, of all rows held: of every layer and head those that it has */
     int64_t saturated;      /* values above 65504 that were clipped, since creation */
     double bits_code_k;     /* bits per key value of the body: codes, scales, padding; mean over layers weighted by values */
     double bits_code_v;
@@ -370,7 +370,7 @@ KVF_API int kvf_keys(const kvf_cache *cache, int32_t layer, kvf_keys_t *keys);
 typedef struct kvf_evicted_t {
     uint32_t size;   /* set by the caller to sizeof(kvf_evicted_t) */
     int32_t pruned;  /* 1: the policy works on this layer; 0: there is none, or the layer has a window of its own */
-    int64_t kept;    /* rows that a head holds, exact ones included */
+    int64_t kept;    /* rows that a head holds, exact ones included, removed ones not: of the head that has most */
     int64_t evicted; /* rows that it lost to the policy; those that were removed or left a window do not count */
     int64_t budget;  /* rows that it may keep of each sequence; 0: a share, or all */
 } kvf_evicted_t;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Dropping rows by policy, last of all in a commit. One choice belongs to each block that was sealed, and it is made as if the batch had
- * ended where that block became due: it knows the blocks up to this one and counts R newer rows. So how rows are cut into batches cannot
+ * ended where that block became due: it knows the blocks up to this one and counts the R newer rows, those that live. So how rows are cut into batches cannot
  * change what stays. Of every head, rows that are not protected go by ascending score, equal ones by ascending position, until the
  * budget is met; rows that stay are not touched. */
 #include "cache/mass.h"
@@ -15,6 +15,7 @@ typedef struct choice {
     const kvfi_store *st;
     int32_t n, chained;
     int64_t low, high, budget;
+    int32_t exact; /* living rows of the sink, and of the R newest */
 } choice;
 
 typedef struct group {
@@ -116,10 +117,26 @@ static void drop_lowest(const choice *o, int32_t head, int32_t drop)
     }
 }
 
-/* Rows of a head above its budget that may go. The exact rows count: the living sink, and R newer ones. */
+/* Rows that live of the sink and of the R that follow table row `block`: in later ones, or in the window. No choice has seen those yet, so
+ * all heads have the same. */
+static int32_t exact_rows(const kvf_cache *c, const kvfi_sequence *s, int32_t block)
+{
+    const int64_t p0 = (int64_t)*kvfi_row_first(kvfi_row(c, s, block)) + KVF_BLOCK, p1 = p0 + c->g.recent;
+    const int64_t end = (int64_t)s->open_pos + s->open;
+    int32_t rows = s->has_sink ? kvfi_popcount(s->sink_alive) : 0;
+    for (int32_t b = block + 1; b < s->n_blocks; b++) {
+        uint8_t *row = kvfi_row(c, s, b);
+        rows += kvfi_popcount(*kvfi_row_valid(c, row) & kvfi_range_bits(*kvfi_row_first(row), p0, p1));
+    }
+    for (int32_t w = 0; w < c->g.window_rows / KVF_BLOCK; w++)
+        rows += kvfi_popcount(~s->open_dead[w] & kvfi_range_bits((int64_t)s->open_pos + w * KVF_BLOCK, p0, p1 < end ? p1 : end));
+    return rows;
+}
+
+/* Rows of a head above its budget that may go. */
 static int32_t surplus(const choice *o, int32_t head)
 {
-    int64_t held = o->c->g.recent + (o->s->has_sink ? kvfi_popcount(o->s->sink_alive) : 0), may_go = 0;
+    int64_t held = o->exact, may_go = 0;
     for (int32_t i = 0; i < o->n; i++) {
         const group g = group_at(o, i, head);
         held += kvfi_popcount(*g.alive);
@@ -142,12 +159,13 @@ static void choose(kvf_cache *c, kvfi_sequence *s, int32_t block)
 {
     const int32_t first = *kvfi_row_first(kvfi_row(c, s, block));
     const int64_t next = (int64_t)first + KVF_BLOCK + c->g.recent;
+    const int32_t exact = exact_rows(c, s, block);
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
         const int chained = kvfi_in_chain(s, st);
         if (chained && st->window) leave_window(c, s, i, next);
         if (!st->evicts) continue;
-        choice o = {.c = c, .s = s, .st = st, .n = chained ? s->n_links[i] : block + 1, .chained = chained};
+        choice o = {.c = c, .s = s, .st = st, .n = chained ? s->n_links[i] : block + 1, .chained = chained, .exact = exact};
         o.low = (int64_t)s->start + c->g.evict.sink, o.high = next - c->g.evict.recent;
         o.budget = kvfi_budget_at(&c->g, st, s->start, first, s->torn);
         int32_t most = 0;

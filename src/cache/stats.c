@@ -13,20 +13,27 @@ static int full_store(const kvf_cache *c)
     return 0;
 }
 
-/* Living rows of the packed blocks as a store holds them: of the head that has most. */
-static int64_t body_rows(const kvf_cache *c, const kvfi_sequence *s, int store)
+/* Living rows of the packed blocks of one head. */
+static int64_t head_rows(const kvf_cache *c, const kvfi_sequence *s, int store, int32_t head)
 {
     const kvfi_store *st = &c->g.stores[store];
-    int64_t rows = 0, most = 0;
-    for (int32_t h = 0; h < st->kv_heads; h++) {
-        const int64_t chained = kvfi_chain_rows(s, st, s->n_links[store], h);
-        if (chained > most) most = chained;
-    }
-    for (int32_t b = 0; b < s->n_blocks; b++) {
+    int64_t rows = kvfi_chain_rows(s, st, s->n_links[store], head);
+    for (int32_t b = s->first_block[store]; b < s->n_blocks; b++) {
         uint8_t *row = kvfi_row(c, s, b);
-        if (kvfi_row_ids(c, row)[store] != KVFI_NO_BLOCK) rows += kvfi_popcount(kvfi_row_valid(c, row)[st->first_head]);
+        if (kvfi_row_ids(c, row)[store] != KVFI_NO_BLOCK) rows += kvfi_popcount(kvfi_row_valid(c, row)[st->first_head + head]);
     }
-    return rows + most;
+    return rows;
+}
+
+/* Of the head that has most. */
+static int64_t body_rows(const kvf_cache *c, const kvfi_sequence *s, int store)
+{
+    int64_t most = 0;
+    for (int32_t h = 0; h < c->g.stores[store].kv_heads; h++) {
+        const int64_t rows = head_rows(c, s, store, h);
+        if (rows > most) most = rows;
+    }
+    return most;
 }
 
 static int64_t window_rows(const kvf_cache *c, const kvfi_sequence *s)
@@ -45,21 +52,16 @@ static int64_t sink_rows(const kvf_cache *c, const kvfi_sequence *s)
     return rows ? kvfi_popcount(~s->open_dead[0] & ~(uint64_t)0 >> (KVF_BLOCK - rows)) : 0;
 }
 
-/* Values of one row of a store: keys and values of all heads. */
-static int64_t row_values(const kvfi_store *s)
-{
-    return (int64_t)s->kv_heads * (s->k.head_dim + (s->v_in_k ? 0 : s->v_dim));
-}
-
-/* Values held by one sequence over all stores; a removed row counts until its block goes, as its bytes do. */
+/* Values held by one sequence over all stores: of rows that live. */
 static int64_t sequence_values(const kvf_cache *c, const kvfi_sequence *s)
 {
+    const int64_t exact = window_rows(c, s) + (s->has_sink ? kvfi_popcount(s->sink_alive) : 0);
     int64_t values = 0;
     for (int i = 0; i < c->g.n_stores; i++) {
-        int64_t rows = s->open + (int64_t)s->n_links[i] * KVF_BLOCK;
-        for (int32_t b = s->first_block[i]; b < s->n_blocks; b++)
-            rows += KVF_BLOCK * (kvfi_row_ids(c, kvfi_row(c, s, b))[i] != KVFI_NO_BLOCK);
-        values += rows * row_values(&c->g.stores[i]);
+        const kvfi_store *st = &c->g.stores[i];
+        int64_t rows = 0;
+        for (int32_t h = 0; h < st->kv_heads; h++) rows += exact + head_rows(c, s, i, h);
+        values += rows * (st->k.head_dim + (st->v_in_k ? 0 : st->v_dim));
     }
     return values;
 }

@@ -194,12 +194,12 @@ static void drop(const oracle *o, const list *l, int layer, int head)
         row *worst = NULL;
         for (int i = 0; i < l->n; i++) {
             row *r = &l->rows[i];
-            if (r->slot >= sealed || !r->alive || (r->dropped[layer] & bit)) continue;
-            have++;
+            if (r->slot >= sealed + o->p->recent || !r->alive || (r->dropped[layer] & bit)) continue;
+            have++; /* with the newest, of which some may have been removed */
             if (r->slot < o->sink || r->slot >= sealed + o->p->recent - o->recent) continue;
             if (!worst || (o->by_length && key_length(o, r, layer, head) > key_length(o, worst, layer, head))) worst = r;
         }
-        if (have + o->p->recent <= o->budget || !worst) return;
+        if (have <= o->budget || !worst) return;
         worst->dropped[layer] |= bit;
     }
 }

@@ -106,6 +106,11 @@ static void sequences(const char *evict, int by_length)
     pair_next(&p, 0, 4, 3, NULL);
     pair_grow(&p, 0, 5, 100, 100);
     pair_next(&p, 0, 4, 3, NULL);
+    for (int last = 519; last < 700; last += 50) { /* newest rows that are gone leave room for others */
+        pair_rm(&p, 0, last - 40, last - 10);
+        pair_grow(&p, 0, 6, 50, last % 100 < 50 ? 50 : 9);
+        pair_next(&p, 0, 4, 1, NULL);
+    }
     for (int i = 0; i < 8; i++) { /* blocks of which little is left */
         pair_rm(&p, 1, kvf_seq_pos_max(p.c, 1) - 100, -1);
         pair_grow(&p, 1, (uint64_t)i + 6, 140, 35);

@@ -220,12 +220,65 @@ static void test_removed_rows_make_room(void **state)
     kvf_cache_free(&c);
 }
 
+/* ---- what counts as held ------------------------------------------------------------------------------------------------------------ */
+
+/* Rows of a head that can be read. */
+static int64_t readable(kvf_cache *c, int layer, int head)
+{
+    float x[64];
+    int64_t rows = 0;
+    for (int pos = 0; pos <= kvf_seq_pos_max(c, 0); pos++) rows += kvf_seq_read(c, 0, layer, KVF_K, head, pos, x) == KVF_OK;
+    return rows;
+}
+
+/* Bytes in f16 are those of rows that live, and no head is behind the number of rows kept. */
+static void living_rows(kvf_cache *c, const ts_model *m)
+{
+    int64_t values = 0;
+    for (int layer = 0; layer < 3; layer++) {
+        int64_t most = 0;
+        for (int head = 0; head < 2; head++) {
+            const int64_t rows = readable(c, layer, head);
+            values += rows * (m->layers[layer].k_dim + m->layers[layer].v_dim);
+            if (rows > most) most = rows;
+        }
+        assert_int_equal(evicted(c, layer).kept, most);
+    }
+    assert_int_equal(stats(c).f16, 2 * values);
+}
+
+static void test_only_living_rows_count(void **state)
+{
+    static const char *const policies[] = {"none", "window:budget=200", "knorm:budget=200"};
+    (void)state;
+    for (int i = 0; i < COUNT(policies); i++) {
+        ts_model m;
+        model(&m, "q4_0", policies[i]);
+        kvf_cache *c = ts_create(&m);
+        ts_grow(c, &m, 0, 1, 450, 450);
+        living_rows(c, &m);
+        ts_ok(kvf_seq_rm(c, 0, 400, 440)); /* of the newest, */
+        living_rows(c, &m);
+        ts_ok(kvf_seq_rm(c, 0, 330, 350)); /* coded ones, */
+        ts_ok(kvf_seq_rm(c, 0, 1, 3));     /* and of the sink */
+        living_rows(c, &m);
+        ts_grow(c, &m, 0, 1, 50, 50);
+        ts_ok(kvf_seq_rm(c, 0, 460, 490)); /* of those that are the newest of the next choice, at 512 rows: it drops nothing */
+        const int64_t before = evicted(c, 0).kept;
+        ts_grow(c, &m, 0, 1, 12, 12);
+        assert_int_equal(evicted(c, 0).kept, before + 12);
+        living_rows(c, &m);
+        kvf_cache_free(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_budgets_in_bytes_hold),    cmocka_unit_test(test_reserve_suffices),
         cmocka_unit_test(test_copies_part_in_one_batch), cmocka_unit_test(test_copy_beyond_the_reserve),
         cmocka_unit_test(test_half_full_bins_fit),       cmocka_unit_test(test_removed_rows_make_room),
+        cmocka_unit_test(test_only_living_rows_count),
     };
     return cmocka_run_group_tests_name("evict_cuts", tests, NULL, NULL);
 }
