@@ -318,11 +318,14 @@ typedef struct kvf_stats_t {
     uint32_t size;  /* set by the caller to sizeof(kvf_stats_t) */
     int32_t layers; /* layers of the cache */
     int32_t
-        layers_folded;   /* of those, layers whose K or V is coded in fewer than 16 bits (sharing layers count as their owner) */
-    int32_t sequences;   /* not empty */
-    int64_t tokens;      /* rows held, over all sequences */
-    int64_t tokens_sink; /* of those: the first S of each sequence, exact for ever, */
-    int64_t tokens_body; /* in packed blocks (full-attention layers), */
+        layers_folded; /* of those, layers whose K or V is coded in fewer than 16 bits (sharing layers count as their owner) */
+    int32_t sequences; /* not empty */
+    int64_t
+        tokens; /* rows held, over all sequences: of each, by the layer that holds most and there the head that does. Windowed layers
+                            are asked only when there are no others. So with layers that keep everything it is theirs; kvf_evicted tells each
+                            layer's, and tokens + tokens_evicted is more than was given where layers differ */
+    int64_t tokens_sink;    /* of those: the first S of each sequence, exact for ever, */
+    int64_t tokens_body;    /* in packed blocks, */
     int64_t tokens_window;  /* exact and recent */
     int64_t accounted;      /* bytes in use by the cache: equals kvf_bytes for one sequence */
     int64_t reserved_bytes; /* bytes mapped, used or not */

@@ -5,14 +5,6 @@
 
 #include <string.h>
 
-/* A store of a full-attention layer; of a windowed one when there is no other. */
-static int full_store(const kvf_cache *c)
-{
-    for (int i = 0; i < c->g.n_stores; i++)
-        if (!c->g.stores[i].window) return i;
-    return 0;
-}
-
 /* Living rows of the packed blocks of one head. */
 static int64_t head_rows(const kvf_cache *c, const kvfi_sequence *s, int store, int32_t head)
 {
@@ -31,6 +23,20 @@ static int64_t body_rows(const kvf_cache *c, const kvfi_sequence *s, int store)
     int64_t most = 0;
     for (int32_t h = 0; h < c->g.stores[store].kv_heads; h++) {
         const int64_t rows = head_rows(c, s, store, h);
+        if (rows > most) most = rows;
+    }
+    return most;
+}
+
+/* Of the full-attention layer that has most; of the windowed one when there is no other. */
+static int64_t most_body_rows(const kvf_cache *c, const kvfi_sequence *s)
+{
+    int full = 0;
+    int64_t most = 0;
+    for (int i = 0; i < c->g.n_stores; i++) full |= !c->g.stores[i].window;
+    for (int i = 0; i < c->g.n_stores; i++) {
+        if (full && c->g.stores[i].window) continue;
+        const int64_t rows = body_rows(c, s, i);
         if (rows > most) most = rows;
     }
     return most;
@@ -183,7 +189,7 @@ int kvf_stats(const kvf_cache *c, kvf_stats_t *s)
         s->sequences++;
         int64_t sink = sink_rows(c, q);
         s->tokens_sink += sink;
-        s->tokens_body += body_rows(c, q, full_store(c));
+        s->tokens_body += most_body_rows(c, q);
         s->tokens_window += window_rows(c, q) - (q->has_sink ? 0 : sink);
         s->tokens_evicted += most_evicted(c, q);
         values += sequence_values(c, q);

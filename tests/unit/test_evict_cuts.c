@@ -272,13 +272,40 @@ static void test_only_living_rows_count(void **state)
     }
 }
 
+/* With layers that keep everything `tokens` are theirs; without, those of the layer that holds most; windows never. */
+static void test_tokens_of_protected_layers(void **state)
+{
+    static const struct {
+        int64_t budget[3]; /* kvf_layer.evict_budget */
+        int64_t tokens, evicted;
+    } cases[] = {{{0, 0, 0}, 100, 412}, {{-1, 0, 0}, 512, 412}, {{0, 0, -1}, 512, 412}, {{80, 0, 300}, 300, 432}};
+    (void)state;
+    for (int i = 0; i < COUNT(cases); i++) {
+        ts_model m;
+        model(&m, "q4_0", i % 2 ? "window:budget=100" : "knorm:budget=100");
+        for (int layer = 0; layer < 3; layer++) m.layers[layer].evict_budget = cases[i].budget[layer];
+        m.params.window_keep = 0;
+        kvf_cache *c = ts_create(&m);
+        ts_grow(c, &m, 0, 1, 512, 512);
+        const kvf_stats_t s = stats(c);
+        assert_int_equal(s.tokens, cases[i].tokens);
+        assert_int_equal(s.tokens_sink + s.tokens_body + s.tokens_window, s.tokens);
+        assert_int_equal(s.tokens_evicted, cases[i].evicted);
+        kvf_cache_free(&c);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_budgets_in_bytes_hold),    cmocka_unit_test(test_reserve_suffices),
-        cmocka_unit_test(test_copies_part_in_one_batch), cmocka_unit_test(test_copy_beyond_the_reserve),
-        cmocka_unit_test(test_half_full_bins_fit),       cmocka_unit_test(test_removed_rows_make_room),
+        cmocka_unit_test(test_budgets_in_bytes_hold),
+        cmocka_unit_test(test_reserve_suffices),
+        cmocka_unit_test(test_copies_part_in_one_batch),
+        cmocka_unit_test(test_copy_beyond_the_reserve),
+        cmocka_unit_test(test_half_full_bins_fit),
+        cmocka_unit_test(test_removed_rows_make_room),
         cmocka_unit_test(test_only_living_rows_count),
+        cmocka_unit_test(test_tokens_of_protected_layers),
     };
     return cmocka_run_group_tests_name("evict_cuts", tests, NULL, NULL);
 }
