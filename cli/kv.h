@@ -19,10 +19,11 @@ typedef struct kv_settings {
                "how those first and newest tokens are kept: f16, or q8_0 in about half the memory")
 
 #define KV_EVICT(S, MORE)                                                                                                        \
-    CLI_WORD("--evict", "POLICY", S, kv.evict,                                                                                   \
-             "which tokens stay: none, or a policy with its budget of tokens, share of all or size of the cache, as "            \
-             "knorm:budget=1024, window:budget=25%,recent=256,sink=4 or knorm:budget=64MiB; protect=0-1 names layers that keep " \
-             "everything; kvfold list has the policies (default none)" MORE)
+    CLI_WORD(                                                                                                                    \
+        "--evict", "POLICY", S, kv.evict,                                                                                        \
+        "which tokens stay: none, or a policy with its budget of tokens, share of all or size of the cache, as "                 \
+        "knorm:budget=1024, window:budget=25%,recent=256,sink=4 or knorm:budget=64MiB; protect=0-1 names layers that keep "      \
+        "everything, layers=2-5:512+28:256 others with budgets of their own; kvfold list has the policies (default none)" MORE)
 
 #define KV_CALIBRATION(S)                                                                                                        \
     CLI_WORD("--calibration", "FILE", S, kv.calibration,                                                                         \
@@ -68,7 +69,7 @@ typedef struct kv_choice {
     const char *k, *v, *cpu, *calibration; /* calibration: a path, NULL: none */
     bool by_default;                       /* nobody asked for these codecs: layers that they do not fit get others */
     int32_t sink, recent, exact_bits;      /* 16, or 8: q8_0 */
-    char evict[KV_SPEC];                   /* the policy with every option written out */
+    char evict[160];                       /* the policy with every option written out */
     bool evicts;                           /* it may drop tokens */
     profile profile;
     char profile_path[256];                              /* "" when there is none */

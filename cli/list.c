@@ -98,7 +98,7 @@ static void print_presets(void)
 static void print_policies(void)
 {
     kvf_policy_info policy;
-    printf("\npolicies (--evict NAME:budget=TOKENS|SHARE%%|NMiB[,recent=N,sink=N,protect=LAYERS])\n");
+    printf("\npolicies (--evict NAME:budget=TOKENS|SHARE%%|NMiB[,recent=N,sink=N,protect=LAYERS,layers=LAYERS:TOKENS])\n");
     for (int32_t i = 0; kvf_policy_list(i, &policy) == KVF_OK; i++)
         printf("  %-12s %s%s\n", policy.name, policy.summary, i ? "" : "  (default)");
 }

@@ -149,7 +149,8 @@ typedef struct kvf_params {
     const char
         *evict; /* which tokens stay, as "window:budget=1024,recent=256,sink=4" (kvf_policy_list); NULL: "none", all. Copied.
                                  budget is that of each head: tokens, a share as 25% of all, or what makes `accounted` of one sequence stay
-                                 within 64MiB after each commit, however long it gets. protect=0-1+29 names layers that keep everything;
+                                 within 64MiB after each commit, however long it gets. protect=0-1+29 names layers that keep everything, layers=2-5:512+28:256 others
+                                 with budgets in tokens of their own (evict_budget of a layer comes before that);
                                  those with a window of their own are left alone */
     const struct kvf_calibration
         *calibration; /* kvfold_calibration.h; NULL: none. Copied. Key stages come from it instead of from the
@@ -410,7 +411,7 @@ typedef struct kvf_policy_info {
 KVF_API int kvf_policy_list(int32_t i, kvf_policy_info *info);
 
 typedef struct kvf_evict_info {
-    char canonical[96];   /* the spec with every option written out */
+    char canonical[160];  /* the spec with every option written out */
     int32_t evicts;       /* 0: "none" */
     int32_t sink, recent; /* rows that are protected at both ends */
     int64_t budget;       /* rows that a head keeps of `tokens`; tokens when it keeps all, or when only a cache can tell: */

@@ -119,7 +119,7 @@ typedef struct kvf_spec {
     char number[8]; /* as it is written */
     int32_t n_options;
     struct {
-        char key[16], value[16];
+        char key[16], value[40];
     } option[8];
     const char *noun; /* what error sentences call it: "codec" */
 } kvf_spec;

@@ -141,6 +141,12 @@ static int check_known(const kvfi_store *s, char *error, size_t error_size)
     return KVF_E_UNSUPPORTED;
 }
 
+/* The layer's parameters come before what the policy's spec says of it. */
+static int64_t own_budget(const kvfi_geometry *g, const kvf_params *p, int i)
+{
+    return p->layers[i].evict_budget ? p->layers[i].evict_budget : kvfi_evict_layer_budget(&g->evict, i);
+}
+
 static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error, size_t error_size)
 {
     const kvf_layer *l = &p->layers[i];
@@ -148,8 +154,9 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     *s = (kvfi_store){.layer = i, .kv_heads = l->kv_heads, .v_dim = l->v_dim, .v_in_k = l->v_in_k != 0, .window = l->window};
     s->mean_share = -1;
     s->calibrated = kvfi_calibration_layer(&g->calibration, i);
-    s->own_budget = l->evict_budget < 0 ? -1 : l->evict_budget > 0;
-    if (l->evict_budget > 0) s->budget = (int32_t)l->evict_budget;
+    const int64_t own = own_budget(g, p, i);
+    s->own_budget = own < 0 ? -1 : own > 0;
+    if (own > 0) s->budget = (int32_t)own;
     const char *k = l->k ? l->k : p->k, *v = l->v ? l->v : p->v;
     int rc = setup_side(s, k, KVF_K, l->k_dim, &s->k, error, error_size);
     if (!rc && !s->v_in_k) rc = setup_side(s, v, KVF_V, l->v_dim, &s->v, error, error_size);
@@ -381,11 +388,13 @@ static void scale_direction(const float *u, int32_t dim, float *out)
 /* Budgets of single layers. */
 static int check_budgets(const kvfi_geometry *g, const kvf_params *p, char *error, size_t error_size)
 {
-    const int32_t last = kvfi_evict_last_protected(&g->evict);
+    const int32_t last = kvfi_evict_last_protected(&g->evict), given = kvfi_evict_last_budget(&g->evict);
     CHECK(last < p->n_layers, "policy '%s' protects layer %d; there are 0 to %d", g->evict.policy->name, (int)last,
           (int)p->n_layers - 1);
+    CHECK(given < p->n_layers, "policy '%s' gives layer %d a budget; there are 0 to %d", g->evict.policy->name, (int)given,
+          (int)p->n_layers - 1);
     for (int i = 0; i < p->n_layers; i++) {
-        const int64_t budget = p->layers[i].evict_budget, least = (int64_t)g->evict.sink + g->evict.recent;
+        const int64_t budget = own_budget(g, p, i), least = (int64_t)g->evict.sink + g->evict.recent;
         CHECK(p->layers[i].share < 0 || !kvfi_evict_protects(&g->evict, i),
               "policy '%s' protects layer %d, which reads the keys of layer %d: protect that one", g->evict.policy->name, i,
               (int)p->layers[i].share);

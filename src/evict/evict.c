@@ -91,29 +91,67 @@ static int set_budget(const kvf_spec *spec, kvfi_evict *e, char *error, size_t s
     return KVF_E_SPEC;
 }
 
-/* The next range of "0-1+29" at *at, which moves on. 0: there is none, or it is no range. */
-static int next_range(const char **at, int32_t *first, int32_t *last)
+/* Layers first .. last; tokens: their budget, 0 where none is wanted. */
+typedef struct range {
+    int32_t first, last, tokens;
+} range;
+
+/* A number of at most TOKENS_MOST at *at, which moves on; -1: there is none. */
+static int32_t read_number(const char **at)
 {
     const char *start = *at;
-    int64_t low = digits(at), high = low;
-    if (*at == start) return 0;
-    if (**at == '-') {
-        const char *end = ++*at;
-        high = digits(at);
-        if (*at == end) return 0;
+    const int64_t value = digits(at);
+    return *at == start || value > TOKENS_MOST ? -1 : (int32_t)value;
+}
+
+/* The next range of "0-1+29", or with budgets of "0-1:512+29:256", at *at, which moves on. 0: it is no range. */
+static int next_range(const char **at, int budgets, range *r)
+{
+    *r = (range){.first = read_number(at)};
+    r->last = r->first;
+    if (**at == '-') ++*at, r->last = read_number(at);
+    if (r->first < 0 || r->last < r->first) return 0;
+    if (budgets) {
+        if (**at != ':') return 0;
+        ++*at, r->tokens = read_number(at);
+        if (r->tokens < 1) return 0;
     }
-    if (low > high || high > TOKENS_MOST) return 0;
-    *first = (int32_t)low, *last = (int32_t)high;
     if (!**at) return 1;
     return *(*at)++ == '+' && **at;
+}
+
+/* The range with that layer of a list that was checked. 0: none. */
+static int find_range(const char *list, int budgets, int32_t layer, range *r)
+{
+    for (const char *at = list; *at && next_range(&at, budgets, r);)
+        if (layer >= r->first && layer <= r->last) return 1;
+    return 0;
+}
+
+/* The first layer that is in `r` and in a range of a list that was checked; -1: none. */
+static int32_t common_layer(const char *list, int budgets, const range *r)
+{
+    range other;
+    for (const char *at = list; *at && next_range(&at, budgets, &other);)
+        if (other.first <= r->last && other.last >= r->first) return other.first > r->first ? other.first : r->first;
+    return -1;
+}
+
+static int32_t last_of(const char *list, int budgets)
+{
+    int32_t most = -1;
+    range r;
+    for (const char *at = list; *at && next_range(&at, budgets, &r);)
+        if (r.last > most) most = r.last;
+    return most;
 }
 
 static int set_protected(const kvf_spec *spec, kvfi_evict *e, char *error, size_t size)
 {
     const char *text = kvfi_spec_get(spec, "protect", "");
-    int32_t first, last;
+    range r;
     for (const char *at = text; *at;)
-        if (!next_range(&at, &first, &last)) {
+        if (!next_range(&at, 0, &r)) {
             kvfi_sentence(error, size, "policy '%s': protect is '%s', but must list layers, as 0-1+29", spec->name,
                           kvfi_show(text, strlen(text)).text);
             return KVF_E_SPEC;
@@ -122,19 +160,62 @@ static int set_protected(const kvf_spec *spec, kvfi_evict *e, char *error, size_
     return KVF_OK;
 }
 
+/* A range with its budget, beside the protected layers and those that e->layers has so far. */
+static int check_range(const kvf_spec *spec, const kvfi_evict *e, const range *r, char *error, size_t size)
+{
+    const int32_t twice = common_layer(e->layers, 1, r), kept = common_layer(e->protect, 0, r), least = e->sink + e->recent;
+    if (twice >= 0)
+        kvfi_sentence(error, size, "policy '%s': layers gives layer %d two budgets", spec->name, (int)twice);
+    else if (kept >= 0)
+        kvfi_sentence(error, size, "policy '%s': layer %d is protected, and layers gives it a budget", spec->name, (int)kept);
+    else if (r->tokens < least)
+        kvfi_sentence(error, size,
+                      "policy '%s': layer %d: a budget of %d tokens is less than the %d that are protected: the first %d and the "
+                      "newest %d",
+                      spec->name, (int)r->first, (int)r->tokens, (int)least, (int)e->sink, (int)e->recent);
+    else
+        return KVF_OK;
+    return KVF_E_SPEC;
+}
+
+/* After what is protected: layers and rows. */
+static int set_layers(const kvf_spec *spec, kvfi_evict *e, char *error, size_t size)
+{
+    const char *text = kvfi_spec_get(spec, "layers", "");
+    range r;
+    for (const char *at = text; *at;) {
+        if (!next_range(&at, 1, &r)) {
+            kvfi_sentence(error, size, "policy '%s': layers is '%s', but must list layers with their tokens, as 0-1:512+29:256",
+                          spec->name, kvfi_show(text, strlen(text)).text);
+            return KVF_E_SPEC;
+        }
+        int rc = check_range(spec, e, &r, error, size);
+        if (rc) return rc;
+        snprintf(e->layers, sizeof e->layers, "%.*s", (int)(at - text - (*at != 0)), text); /* without the '+' */
+    }
+    return KVF_OK;
+}
+
 int kvfi_evict_protects(const kvfi_evict *e, int32_t layer)
 {
-    int32_t first, last, found = 0;
-    for (const char *at = e->protect; *at && next_range(&at, &first, &last);) found |= layer >= first && layer <= last;
-    return found;
+    range r;
+    return find_range(e->protect, 0, layer, &r);
+}
+
+int32_t kvfi_evict_layer_budget(const kvfi_evict *e, int32_t layer)
+{
+    range r;
+    return find_range(e->layers, 1, layer, &r) ? r.tokens : 0;
 }
 
 int32_t kvfi_evict_last_protected(const kvfi_evict *e)
 {
-    int32_t first, last, most = -1;
-    for (const char *at = e->protect; *at && next_range(&at, &first, &last);)
-        if (last > most) most = last;
-    return most;
+    return last_of(e->protect, 0);
+}
+
+int32_t kvfi_evict_last_budget(const kvfi_evict *e)
+{
+    return last_of(e->layers, 1);
 }
 
 /* Rows at one end: those asked for, and at least those that the cache holds exactly anyway. */
@@ -157,8 +238,8 @@ static int check_budget(const kvf_spec *spec, const kvfi_evict *e, char *error, 
 /* Every policy has these; what else, it says itself. */
 static int check_options(const kvf_spec *spec, const kvfi_policy *policy, char *error, size_t size)
 {
-    const char *all[8] = {"budget", "sink", "recent", "protect"};
-    int n = 4;
+    const char *all[8] = {"budget", "sink", "recent", "protect", "layers"};
+    int n = 5;
     for (int i = 0; policy->options[i]; i++) all[n++] = policy->options[i];
     return kvfi_spec_only(spec, policy->keeps_all ? policy->options : all, error, size);
 }
@@ -178,8 +259,9 @@ static void write_canonical(kvfi_evict *e)
         snprintf(budget, sizeof budget, "%d%%", (int)(e->share / 10));
     for (int i = 0; e->policy->options[i]; i++)
         if (!strcmp(e->policy->options[i], "seed")) snprintf(seed, sizeof seed, ",seed=%d", (int)e->seed);
-    snprintf(e->canonical, sizeof e->canonical, "%s:budget=%s,recent=%d,sink=%d%s%s%s", e->policy->name, budget, (int)e->recent,
-             (int)e->sink, *e->protect ? ",protect=" : "", e->protect, seed);
+    snprintf(e->canonical, sizeof e->canonical, "%s:budget=%s,recent=%d,sink=%d%s%s%s%s%s", e->policy->name, budget,
+             (int)e->recent, (int)e->sink, *e->protect ? ",protect=" : "", e->protect, *e->layers ? ",layers=" : "", e->layers,
+             seed);
 }
 
 int kvfi_evict_setup(const char *text, int32_t sink, int32_t recent, kvfi_evict *e, char *error, size_t size)
@@ -200,6 +282,7 @@ int kvfi_evict_setup(const char *text, int32_t sink, int32_t recent, kvfi_evict 
     if (!rc) rc = kvfi_spec_int(&spec, "seed", 1, &e->seed, error, size);
     if (!rc) rc = set_protected(&spec, e, error, size);
     if (!rc) rc = check_budget(&spec, e, error, size);
+    if (!rc) rc = set_layers(&spec, e, error, size);
     if (!rc) write_canonical(e);
     return rc;
 }

@@ -24,8 +24,9 @@ typedef struct kvfi_evict {
     int64_t bytes;        /* that one sequence may take, the cache itself included; 0: not limited. The cache finds the tokens */
     int32_t sink, recent; /* rows that are protected at both ends: at least those that the cache holds exactly */
     int32_t seed;
-    char protect[16];   /* layers that keep everything, as "0-1+29"; "": none */
-    char canonical[96]; /* the spec with every option written out */
+    char protect[40];    /* layers that keep everything, as "0-1+29"; "": none */
+    char layers[40];     /* layers with budgets of their own, as "2-5:512+28:256"; "": none */
+    char canonical[160]; /* the spec with every option written out */
 } kvfi_evict;
 
 /* One row of one KV head. The key is what the exact window holds, before it is coded. */
@@ -59,9 +60,12 @@ int kvfi_evict_setup(const char *text, int32_t sink, int32_t recent, kvfi_evict 
 /* Rows that a head keeps of `rows` with so many tokens or else that share: never fewer than are protected. */
 int64_t kvfi_evict_rows_kept(const kvfi_evict *e, int32_t tokens, int32_t share, int64_t rows);
 
-/* Does layer i keep everything? And the last layer that is named as such; -1: none. */
+/* Does layer i keep everything? How many tokens does the spec give it alone? 0: none. And the last layer that is named as the one or
+ * the other; -1: none. */
 int kvfi_evict_protects(const kvfi_evict *e, int32_t layer);
+int32_t kvfi_evict_layer_budget(const kvfi_evict *e, int32_t layer);
 int32_t kvfi_evict_last_protected(const kvfi_evict *e);
+int32_t kvfi_evict_last_budget(const kvfi_evict *e);
 
 /* Does every row have a rank of its own, other than its position? */
 static inline int kvfi_evict_ranks(const kvfi_evict *e)

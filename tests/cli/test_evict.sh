@@ -31,6 +31,12 @@ refuses plan_protected_grow 2 "layer 0 keeps everything and grows without end" p
 refuses plan_no_calibration 2 "kvfold calibrate" plan "$smollm2" --evict qfilters:budget=512
 kv plan "$smollm2" -c 8192 --evict knorm:budget=1024
 holds plan_says_bound grep -q "^evict knorm:budget=1024,recent=64,sink=4: sizes are the most that it can be" "$work/out"
+succeeds plan_layers plan "$smollm2" -c 8192 --evict window:budget=1024,layers=0-14:128 --json
+json plan_says_layers 'o["kv"]["evict"] == "window:budget=1024,recent=64,sink=4,layers=0-14:128"'
+holds plan_layers_are_less test "$(size)" -lt "$window"
+refuses plan_no_such_layer 1 "gives layer 40 a budget; there are 0 to 29" plan "$smollm2" --evict window:budget=1024,layers=40:128
+refuses plan_layer_twice 1 "layers gives layer 3 two budgets" plan "$smollm2" --evict window:budget=1024,layers=0-3:128+3:256
+refuses plan_layer_too_small 1 "layer 3: a budget of 60 tokens is less than the 68" plan "$smollm2" --evict window:budget=1024,layers=3:60
 kv list
 holds list_policies grep -Eq "^  knorm +keeps the keys with the smallest L2 norm" "$work/out"
 

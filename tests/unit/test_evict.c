@@ -83,6 +83,7 @@ static void test_budgets(void **state)
                  {"knorm:budget=100%", 1000, 1000},
                  {"knorm:budget=25%,recent=256,sink=16", 1000, 272}, /* never fewer than are protected */
                  {"knorm:budget=68,protect=0-1+29", 1000, 68},
+                 {"random:budget=999999999,recent=50000,sink=99999,protect=0-11+22-33+44,layers=12-21:200000", 1000, 1000},
                  {"knorm:budget=64MiB", 1000, 1000}}; /* what fits only a cache can tell */
     (void)state;
     for (int i = 0; i < COUNT(cases); i++) {
@@ -127,10 +128,21 @@ static void test_refusals(void **state)
         {"knorm:budget=67", "a budget of 67 tokens is less than the 68 that are protected: the first 4 and the newest 64"},
         {"window:budget=300,recent=256,sink=64", "less than the 320 that are protected"},
         {"knorm:budget=1024,budget=5", "option 'budget' is given twice"},
-        {"knorm:budget=1024,keep=5", "policy 'knorm' has no option 'keep'; it has: budget sink recent protect"},
+        {"knorm:budget=1024,keep=5", "policy 'knorm' has no option 'keep'; it has: budget sink recent protect layers"},
         {"window:budget=1024,seed=5", "policy 'window' has no option 'seed'"},
         {"random:budget=1024,seed=x", "policy 'random': seed is 'x', but must be a whole number"},
         {"knorm:budget=1024,sink=-1", "policy 'knorm': sink is '-1', but must be a whole number"},
+        {"knorm:budget=99,layers=1", "layers is '1', but must list layers with their tokens, as 0-1:512+29:256"},
+        {"knorm:budget=99,layers=1:", "layers is '1:'"},
+        {"knorm:budget=99,layers=1:0", "layers is '1:0'"},
+        {"knorm:budget=99,layers=1:200+", "layers is '1:200+'"},
+        {"knorm:budget=99,layers=3-1:200", "layers is '3-1:200'"},
+        {"knorm:budget=99,layers=1:25%", "layers is '1:25%'"},
+        {"knorm:budget=99,layers=0-3:200+2-7:300", "layers gives layer 2 two budgets"},
+        {"knorm:budget=99,layers=4:200+0-9:300", "layers gives layer 4 two budgets"},
+        {"knorm:budget=99,layers=2-5:200,protect=0+4-9", "layer 4 is protected, and layers gives it a budget"},
+        {"knorm:budget=99,layers=0-1:200+5:67", "layer 5: a budget of 67 tokens is less than the 68 that are protected"},
+        {"none:layers=1:200", "policy 'none' has no option 'layers', nor any other"},
         {"none:budget=1024", "policy 'none' has no option 'budget', nor any other"},
     };
     (void)state;
@@ -323,10 +335,11 @@ static void test_layers_have_budgets(void **state)
         assert_int_equal(evicted(c, i).kept, budget[i] ? budget[i] : 640 + R);
     }
     kvf_cache_free(&c);
-    m.params.evict = "window:budget=200", m.layers[0].evict_budget = -1;
+    m.params.evict = "window:budget=200,layers=0-1:300+4:250", m.layers[0].evict_budget = -1; /* a layer's own parameter holds */
     c = fed(&m, 640 + R, 100);
     assert_int_equal(evicted(c, 0).kept, 640 + R);
-    assert_int_equal(evicted(c, 1).kept, 200);
+    assert_int_equal(evicted(c, 1).kept, 300);
+    assert_int_equal(evicted(c, 3).kept, 200);
     assert_int_equal(evicted(c, 4).kept, 70);
     kvf_cache_free(&c);
 }
@@ -340,6 +353,8 @@ static void test_refused_budgets(void **state)
         const char *says;
     } cases[] = {
         {"knorm:budget=200,protect=0-7", 0, 0, KVF_E_ARG, "policy 'knorm' protects layer 7; there are 0 to 2"},
+        {"knorm:budget=200,layers=1-3:300", 0, 0, KVF_E_ARG, "policy 'knorm' gives layer 3 a budget; there are 0 to 2"},
+        {"knorm:budget=200,layers=1:300", 0, 64, KVF_E_ARG, "layer 1 has a budget of 300 tokens, but a window of its own"},
         {"knorm:budget=200", -2, 0, KVF_E_ARG, "layer 1: evict_budget is -2; allowed are -1 (all), 0"},
         {"knorm:budget=200", 67, 0, KVF_E_ARG, "layer 1: a budget of 67 tokens is less than the 68 that are protected"},
         {"none", 500, 0, KVF_E_ARG, "layer 1 has a budget of 500 tokens, but there is no policy"},

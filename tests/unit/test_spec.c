@@ -59,8 +59,9 @@ static const spec_case bad[] = {
     {"f16/f16", KVF_K, 64, KVF_E_SPEC, "does not exist"},
     {"\x1b[31mred\n", KVF_K, 64, KVF_E_SPEC, "'?[31mred?' does not exist"},
     {"\xff\xfe", KVF_K, 64, KVF_E_SPEC, "'\?\?' does not exist"},
-    {"kivi4:group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,g", KVF_K, 64, KVF_E_SPEC,
-     "97 characters; at most 95"},
+    {"kivi4:group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,g"
+     "roup=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32",
+     KVF_K, 64, KVF_E_SPEC, "167 characters; at most 159"},
     /* the number of bits: what no kernel implements is refused here */
     {"kivi", KVF_K, 64, KVF_E_SPEC, "needs its number of bits: kivi1 kivi2 kivi3 kivi4 kivi8"},
     {"kivi0", KVF_K, 64, KVF_E_SPEC, "'kivi0' does not exist: kivi has 1, 2, 3, 4 or 8 bits"},
@@ -92,7 +93,7 @@ static const spec_case bad[] = {
     {"kivi4:group=48", KVF_K, 64, KVF_E_SPEC, "keys: group is 48"},
     {"kivi4:group=128", KVF_K, 64, KVF_E_SPEC, "keys: group is 128"},
     {"kivi4:group=256", KVF_V, 256, KVF_E_SPEC, "values: group is 256, but may be 16, 32, 64 or 128 channels"},
-    {"kivi4:group=1234567890123456", KVF_K, 64, KVF_E_SPEC, "is too long"},
+    {"kivi4:group=1234567890123456789012345678901234567890", KVF_K, 64, KVF_E_SPEC, "is too long"},
     {"kivi4:a-very-long-key-name=1", KVF_K, 64, KVF_E_SPEC, "is too long"},
     {"f16:a=1,b=1,c=1,d=1,e=1,f=1,g=1,h=1,i=1", KVF_K, 64, KVF_E_SPEC, "more than 8 options"},
     {"uni4:rot=\x1b[31mh", KVF_K, 64, KVF_E_SPEC, "option 'rot=?[31mh' holds a character"},
