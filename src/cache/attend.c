@@ -107,10 +107,11 @@ static int32_t choose_spans(const kvf_cache *c)
 static void split(kvf_cache *c)
 {
     kvfi_attend *t = &c->attend;
-    /* Large chunks share each unfolded tile among more queries; smaller ones give every thread something to do. */
+    /* Large chunks share each unfolded tile among more queries; smaller ones give every thread something to do. But tiles are summed in
+     * another order than packed codes, and masses, by which rows are kept, must not depend on threads: those have large chunks. */
     int32_t most = KVFI_VECTORS;
     add_items(c, most);
-    while (t->n_items < 2 * c->g.threads && most > KVFI_DIRECT) add_items(c, most /= 2);
+    while (!keeps_mass(c) && t->n_items < 2 * c->g.threads && most > KVFI_DIRECT) add_items(c, most /= 2);
     t->spans = choose_spans(c);
     t->parts = t->n_items * t->spans;
 }

@@ -152,6 +152,34 @@ static void test_snapkv(void **state)
     check("snapkv:budget=200", 1, 160, 3);
 }
 
+/* What is kept, byte for byte, is the same however many threads a cache is told of: batches whose items they would split, and spans. */
+static void test_threads_change_nothing(void **state)
+{
+    static const char *const specs[] = {"h2o:budget=200", "snapkv:budget=200"}, *const codecs[] = {"f16", "turbo4"};
+    static const int chunks[] = {1, 9, 13, 40}; /* vectors of a head: twice as many */
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        ts_model m;
+        kvf_cache *c[3];
+        for (int t = 0; t < 3; t++) {
+            model(&m, specs[i]);
+            m.layers[0].k = codecs[i];
+            m.params.threads = t == 2 ? 16 : t + 1;
+            c[t] = ts_create(&m);
+            for (int pos = 0, k = 0; pos + 40 < N; k++) {
+                ts_batch *b = attended(c[t], &m, pos, chunks[k % 4]);
+                pos += b->n;
+                ts_append_all(c[t], b);
+                ts_ok(kvf_batch_commit(c[t]));
+                ts_batch_free(b);
+            }
+            if (kvfi_cache_hash(c[t], 0) != kvfi_cache_hash(c[0], 0))
+                fail_msg("%s, %s: %d threads keep other rows, or masses, than one", specs[i], codecs[i], (int)m.params.threads);
+        }
+        for (int t = 0; t < 3; t++) kvf_cache_free(&c[t]);
+    }
+}
+
 /* Bytes are counted whole, streams do not grow. */
 static void test_bytes(void **state)
 {
@@ -247,7 +275,8 @@ static void test_sequences(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_h2o),        cmocka_unit_test(test_snapkv),    cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_h2o),        cmocka_unit_test(test_snapkv),
+        cmocka_unit_test(test_bytes),      cmocka_unit_test(test_threads_change_nothing),
         cmocka_unit_test(test_not_finite), cmocka_unit_test(test_sequences),
     };
     return ts_on_every_cpu("mass", tests, sizeof tests / sizeof *tests);
