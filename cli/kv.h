@@ -69,7 +69,7 @@ typedef struct kv_choice {
     const char *k, *v, *cpu, *calibration; /* calibration: a path, NULL: none */
     bool by_default;                       /* nobody asked for these codecs: layers that they do not fit get others */
     int32_t sink, recent, exact_bits;      /* 16, or 8: q8_0 */
-    char evict[160];                       /* the policy with every option written out */
+    char evict[200];                       /* the policy with every option written out */
     bool evicts;                           /* it may drop tokens */
     profile profile;
     char profile_path[256];                              /* "" when there is none */

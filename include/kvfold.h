@@ -411,7 +411,7 @@ typedef struct kvf_policy_info {
 KVF_API int kvf_policy_list(int32_t i, kvf_policy_info *info);
 
 typedef struct kvf_evict_info {
-    char canonical[160];  /* the spec with every option written out */
+    char canonical[200];  /* the spec with every option written out */
     int32_t evicts;       /* 0: "none" */
     int32_t sink, recent; /* rows that are protected at both ends */
     int64_t budget;       /* rows that a head keeps of `tokens`; tokens when it keeps all, or when only a cache can tell: */

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SPEC_MAX 159 /* characters of a spec: a policy's, with every option written out */
+#define SPEC_MAX 199 /* characters of a spec: a policy's, with every option written out */
 
 static const char *list_all(const kvfi_spec_names *names, char *list, size_t size)
 {

@@ -26,7 +26,7 @@ typedef struct kvfi_evict {
     int32_t seed;
     char protect[40];    /* layers that keep everything, as "0-1+29"; "": none */
     char layers[40];     /* layers with budgets of their own, as "2-5:512+28:256"; "": none */
-    char canonical[160]; /* the spec with every option written out */
+    char canonical[200]; /* the spec with every option written out */
 } kvfi_evict;
 
 /* One row of one KV head. The key is what the exact window holds, before it is coded. */

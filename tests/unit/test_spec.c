@@ -60,8 +60,8 @@ static const spec_case bad[] = {
     {"\x1b[31mred\n", KVF_K, 64, KVF_E_SPEC, "'?[31mred?' does not exist"},
     {"\xff\xfe", KVF_K, 64, KVF_E_SPEC, "'\?\?' does not exist"},
     {"kivi4:group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,g"
-     "roup=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32",
-     KVF_K, 64, KVF_E_SPEC, "167 characters; at most 159"},
+     "roup=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32,group=32",
+     KVF_K, 64, KVF_E_SPEC, "212 characters; at most 199"},
     /* the number of bits: what no kernel implements is refused here */
     {"kivi", KVF_K, 64, KVF_E_SPEC, "needs its number of bits: kivi1 kivi2 kivi3 kivi4 kivi8"},
     {"kivi0", KVF_K, 64, KVF_E_SPEC, "'kivi0' does not exist: kivi has 1, 2, 3, 4 or 8 bits"},
