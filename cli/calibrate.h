@@ -19,7 +19,7 @@ enum {
     CALIBRATE_LEAST = 64,       /* tokens of a text */
     CALIBRATE_RANK_MOST = 1024, /* tokens of the chunk that keys are ranked on */
     CALIBRATE_RANK_LEAST = 64,  /* queries that must see a key before its mean weight counts */
-    CALIBRATE_BOOKS = 8,
+    CALIBRATE_BOOKS = 16,
 };
 
 typedef struct calibrate_settings {

@@ -69,6 +69,17 @@ first() { # FILE COMMAND...
     mv "$1.new" "$1"
 }
 
+# Facts, a stretch of the book, and the same facts again in another order: who dropped the first ones cannot know the second.
+facts() { # STRIDE
+    local i
+    for i in $(seq 0 60); do echo "Locker $((i * $1 % 61 + 100)) opens with the code $(((i * $1 % 61 + 1) * 7919 % 9000 + 1000))."; done
+}
+facts_text() { # BYTES of the book between
+    facts 23
+    head -c $((300000 + $1)) "$text" | tail -c "$1"
+    facts 37 && facts 44
+}
+
 few=llama-q8_0,llama-q4_0,f16/f16,kivi4/kivi4,uni4/uni4,turbo4/turbo4,turbo4/turbo3,turbo3/turbo2
 if [ -n "$short" ]; then
     arms=$results/arms.txt
@@ -92,7 +103,7 @@ done
 
 slice=(-f "$text" --slice 300000:16384)
 seeds=
-for codecs in uni4/uni4 turbo4/turbo4 turbo3/turbo2; do
+for codecs in uni4/uni4 turbo4/turbo4 turbo3/turbo2 tcq4/tcq4 tcq3/tcq3 tcq3/tcq2; do
     for seed in 1 2 3; do seeds+=${seeds:+,}${codecs/\//:seed=$seed/}:seed=$seed; done
 done
 quality smollm2-seeds "$smollm2_f32" 2048 "${slice[@]}" --kv "$seeds"
@@ -101,8 +112,8 @@ quality smollm2-8192 "$smollm2_f32" 8192 -f "$text" --slice 300000:49152 --score
 quality smollm2-quantised "$smollm2" 2048 "${slice[@]}" --kv "$few" # how much of a small loss the weights hide
 quality smollm2-written "$smollm2_f32" 1024 "${slice[@]}" --score 64 --generate --kv "$few"
 for name in program numbers; do
-    quality "smollm2-$name-first" "$smollm2_f32" 2048 -f "$results/$name-first.txt" --kv "uni4/uni4,turbo4/turbo4"
-    quality "gemma-$name-first" "$gemma_f32" 1024 --score 255 -f "$results/$name-first.txt" --kv "uni4/uni4,turbo4/turbo4"
+    quality "smollm2-$name-first" "$smollm2_f32" 2048 -f "$results/$name-first.txt" --kv "uni4/uni4,turbo4/turbo4,tcq4/tcq4"
+    quality "gemma-$name-first" "$gemma_f32" 1024 --score 255 -f "$results/$name-first.txt" --kv "uni4/uni4,turbo4/turbo4,tcq4/tcq4"
 done
 # Product codes need centroids: of the two models, from a part of the book that nothing is judged by.
 for model in smollm2 gemma; do
@@ -112,6 +123,25 @@ done
 products=vecinfer2/f16,vecinfer2:per=head/f16,vecinfer2/vecinfer2,vecinfer1.5/vecinfer1.5,vecinfer1.25/vecinfer1.25,vecinfer1/vecinfer1
 quality vecinfer-smollm2 "$smollm2_f32" 2048 "${slice[@]}" --calibration "$results/smollm2-books.gguf" --kv "$products"
 quality vecinfer-gemma "$gemma_f32" 1024 --score 255 "${slice[@]}" --calibration "$results/gemma-books.gguf" --kv "$products"
+# Policies at a half, a quarter and an eighth of the tokens, beside coding alone in the same bytes; judged where the last budget binds.
+evicting() { # CONTEXT
+    local part policy arms=uni8/uni8,tcq4/tcq4,tcq2/tcq2
+    for part in 2 4 8; do
+        for policy in window random knorm qfilters h2o snapkv; do arms+=",f16/f16,evict=$policy:budget=$(($1 / part))"; done
+    done
+    for policy in window h2o snapkv; do arms+=",tcq4/tcq4,evict=$policy:budget=$(($1 / 2))"; done
+    echo "$arms"
+}
+facts_text 8000 >"$results/facts.txt"
+quality evict-smollm2 "$smollm2_f32" 4096 "${slice[@]}" --calibration "$results/smollm2-books.gguf" --kv "$(evicting 4096)"
+quality evict-smollm2-facts "$smollm2_f32" 4096 -f "$results/facts.txt" --score 800 --calibration "$results/smollm2-books.gguf" --kv "$(evicting 4096)"
+quality evict-gemma "$gemma_f32" 2048 --score 511 "${slice[@]}" --calibration "$results/gemma-books.gguf" --kv "$(evicting 2048)"
+needles=f16/f16,uni4/uni4
+for policy in window random knorm qfilters h2o snapkv; do needles+=",f16/f16,evict=$policy:budget=256"; done
+for model in smollm2 gemma; do
+    name=${model}_f32
+    measure "needle-$model" needle -m "${!name}" -c 512,1024 --calibration "$results/$model-books.gguf" --kv "$needles"
+done
 written=(-f tests/text/german.txt -f tests/text/chinese.txt -f tests/text/program.txt)
 quality smollm2-texts "$smollm2_f32" 2048 "${written[@]}" --kv "$few"
 quality gemma-texts "$gemma_f32" 1024 --score 255 "${written[@]}" --kv "$few"
@@ -127,7 +157,7 @@ if [ -z "$short" ]; then
 fi
 
 shopt -s nullglob
-found=("$results"/quality-*.json "$results"/e2e-*.json "$results"/attend-*.json "$results"/ops*.json)
+found=("$results"/quality-*.json "$results"/needle-*.json "$results"/e2e-*.json "$results"/attend-*.json "$results"/ops*.json)
 [ ${#found[@]} -gt 0 ] || { echo "measurements: nothing was measured" >&2 && exit 2; }
 if [ -n "$short" ]; then
     kvfold report "${found[@]}" -o "$results/report" --markdown "$results/MEASUREMENTS.md"

@@ -95,11 +95,9 @@ int kvf_llama_seq_cp(kvf_llama *h, int32_t src, int32_t dst)
     if (h->lost[src] || h->lost[dst])
         return kvfi_host_fail(h, KVF_E_STATE, "sequence %d is lost; remove it first", (int)(h->lost[src] ? src : dst));
     rc = kvf_seq_cp(h->cache, src, dst);
-    if (rc == KVF_E_FULL) {
-        h->reserved +=
-            h->n_ctx; /* a policy's copies count in full, though they may share all they have for as long as they live */
-        rc = kvf_reserve(h->cache, h->reserved, h->n_seq, h->n_batch);
-        if (!rc) rc = kvf_seq_cp(h->cache, src, dst);
+    if (rc == KVF_E_FULL) { /* a policy's copies count in full, though they may share all they have for as long as they live */
+        rc = kvf_reserve(h->cache, h->reserved + h->n_ctx, h->n_seq, h->n_batch);
+        if (!rc) h->reserved += h->n_ctx, rc = kvf_seq_cp(h->cache, src, dst);
     }
     if (rc) return kvfi_host_fail_cache(h, rc, "copy");
     if (src != dst) llama_memory_seq_cp(llama_get_memory(h->ctx), src, dst, 0, INT32_MAX);

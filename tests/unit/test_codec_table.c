@@ -36,10 +36,10 @@ static void fill(kind k, int block, float *x)
     }
 }
 
-/* What product codes are calibrated on: 64 other blocks of each kind, keys without centre or scale as everywhere here. */
+/* What product codes are calibrated on: 24 other blocks of each kind, keys without centre or scale as everywhere here. */
 static const kvf_calibrated_layer *calibrated(const char *spec, kvf_side side)
 {
-    enum { TRAINED = 64 };
+    enum { TRAINED = 24 };
     static kvf_codebook book = {.heads = 1};
     static kvf_calibrated_layer layer = {.size = sizeof layer, .kv_heads = 1, .n_codebooks = 1, .codebooks = &book};
     static float centroids[8 << 12], *x;
