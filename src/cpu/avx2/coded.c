@@ -92,6 +92,36 @@ KVFI_INLINE lookup open_lookup(int look, const uint8_t *entry)
     return x;
 }
 
+/* Three bits: the two of the first plane stay where they are, but those of the last group, and the third bit joins them above. From
+ * even quads it comes by a shift to the left, from odd ones to the right. */
+typedef struct three {
+    __m256i low, bit[2], shift[2], place;
+} three;
+
+KVFI_INLINE int place_of_three(int g)
+{
+    return g < 3 ? 2 * g : 4;
+}
+
+KVFI_INLINE three open_three(int g)
+{
+    const int place = place_of_three(g);
+    return (three){.low = _mm256_set1_epi8((char)(3 << place)),
+                   .bit = {_mm256_set1_epi8((char)(1 << g)), _mm256_set1_epi8((char)(16 << g))},
+                   .shift = {_mm256_set1_epi32(place + 2 - g), _mm256_set1_epi32(g + 4 - place - 2)},
+                   .place = _mm256_set1_epi32(place)};
+}
+
+KVFI_INLINE __m256i three_bits(const panel *p, int last, int g, int q, int h, const three *t)
+{
+    __m256i low = _mm256_load_si256((const __m256i *)(const void *)(plane_line(p, 0, 2, g, q) + 32 * h));
+    const __m256i third = _mm256_load_si256((const __m256i *)(const void *)(plane_line(p, 1, 1, g, q) + 32 * h));
+    if (last) low = _mm256_srli_epi32(low, 2);
+    return _mm256_or_si256(_mm256_and_si256(low, t->low),
+                           q & 1 ? _mm256_srlv_epi32(_mm256_and_si256(third, t->bit[1]), t->shift[1])
+                                 : _mm256_sllv_epi32(_mm256_and_si256(third, t->bit[0]), t->shift[0]));
+}
+
 /* Codes, or entries, of eight lanes. One plane and no table: the code stays where it stands in its byte, and sums come out
  * 2^plane_shift too large. */
 KVFI_INLINE __m256i product_bytes(const panel *p, int bits, int look, const lookup *x, int g, int q, int h, __m256i in_place,
@@ -117,17 +147,73 @@ KVFI_INLINE __m256i broadcast4(const void *p)
     return _mm256_set1_epi32(four);
 }
 
-/* One quad of eight lanes. */
-KVFI_INLINE void dot(__m256i bytes, const quad *m, int nv, __m256i *sum, size_t step)
+/* x is needed here: otherwise gcc 12 adds products to each other first, for which the registers do not suffice, and sums go through
+ * memory. */
+#define NEEDED(x) __asm__("" : "+x"(x))
+
+/* One quad of sixteen lanes. Multipliers are fetched once for both halves. */
+KVFI_INLINE void dot(__m256i low, __m256i high, const quad *m, int nv, __m256i sum[VECTORS][2])
 {
-    const __m256i even = _mm256_and_si256(bytes, _mm256_set1_epi32(0x00ff00ff)), odd = _mm256_srli_epi16(bytes, 8);
+    const __m256i mask = _mm256_set1_epi32(0x00ff00ff);
+    const __m256i even[2] = {_mm256_and_si256(low, mask), _mm256_and_si256(high, mask)};
+    const __m256i odd[2] = {_mm256_srli_epi16(low, 8), _mm256_srli_epi16(high, 8)};
     KVFI_UNROLL
     for (int v = 0; v < nv; v++) {
         const char *at = (const char *)(m + v * SECTION);
-        const __m256i pair = _mm256_madd_epi16(odd, broadcast4(at + 4));
-        sum[(size_t)v * step] = _mm256_add_epi32(sum[(size_t)v * step], _mm256_madd_epi16(even, broadcast4(at)));
-        sum[(size_t)v * step] = _mm256_add_epi32(sum[(size_t)v * step], pair);
+        const __m256i first = broadcast4(at), second = broadcast4(at + 4);
+        KVFI_UNROLL
+        for (int h = 0; h < 2; h++) {
+            sum[v][h] = _mm256_add_epi32(sum[v][h], _mm256_madd_epi16(even[h], first));
+            NEEDED(sum[v][h]);
+            sum[v][h] = _mm256_add_epi32(sum[v][h], _mm256_madd_epi16(odd[h], second));
+            NEEDED(sum[v][h]);
+        }
     }
+}
+
+KVFI_INLINE void fetch_ahead(int bits, ahead *next)
+{
+    if (!next) return;
+    fetch(next->at);
+    if (bits == 8) fetch(next->at + 64); /* a record of bytes has more lines than quads */
+    next->at += next->step;
+}
+
+KVFI_INLINE void finish_sums(int place, int nv, __m256i sum[VECTORS][2], __m256 t[VECTORS][2])
+{
+    const __m256 factor = _mm256_set1_ps(1.0f / (float)(1 << place));
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) {
+        KVFI_UNROLL
+        for (int h = 0; h < 2; h++) t[v][h] = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[v][h]), factor);
+    }
+}
+
+KVFI_INLINE void clear_sums(int nv, __m256i sum[VECTORS][2])
+{
+    KVFI_UNROLL
+    for (int v = 0; v < nv; v++) sum[v][0] = sum[v][1] = _mm256_setzero_si256();
+}
+
+KVFI_INLINE void sum_up_three(const panel *p, int last, int look, const uint8_t *entry, int g, int nv, const stretch *r,
+                              __m256 t[VECTORS][2], ahead *next)
+{
+    const three at = open_three(g);
+    const lookup x = open_lookup(look, entry);
+    const quad *m = r->m;
+    __m256i sum[VECTORS][2];
+    clear_sums(nv, sum);
+    for (int q = r->q0, end = r->q0 + r->nq; q < end; q++, m++) {
+        __m256i c[2];
+        fetch_ahead(3, next);
+        KVFI_UNROLL
+        for (int h = 0; h < 2; h++) {
+            c[h] = three_bits(p, last, g, q, h, &at);
+            if (look) c[h] = _mm256_shuffle_epi8(x.low, _mm256_srlv_epi32(c[h], at.place));
+        }
+        dot(c[0], c[1], m, nv, sum);
+    }
+    finish_sums(look ? 0 : place_of_three(g), nv, sum, t);
 }
 
 /* t[v][h]: sums of a stretch for the sixteen lanes of group g. A pair of groups fetches once: `ahead` is NULL for the second. */
@@ -136,28 +222,18 @@ KVFI_INLINE void sum_up(const panel *p, int bits, int look, const uint8_t *entry
 {
     const int width = kvfi_plane_width[bits][0], plain = width == bits && !look, shift_of_codes = plane_shift(width, g, 0);
     const __m256i in_place = _mm256_set1_epi8((char)(((1 << width) - 1) << shift_of_codes));
-    const __m256 factor = _mm256_set1_ps(plain ? 1.0f / (float)(1 << shift_of_codes) : 1.0f);
     const lookup x = open_lookup(look, entry);
     const quad *m = r->m;
     __m256i sum[VECTORS][2], shift[3];
-    KVFI_UNROLL
-    for (int v = 0; v < nv; v++) sum[v][0] = sum[v][1] = _mm256_setzero_si256();
+    clear_sums(nv, sum);
     start_shifts(bits, g, r->q0, shift);
     for (int q = r->q0; q < r->q0 + r->nq; q++, m++) {
-        if (next) {
-            fetch(next->at);
-            if (bits == 8) fetch(next->at + 64); /* a record of bytes has more lines than quads */
-            next->at += next->step;
-        }
-        KVFI_UNROLL
-        for (int h = 0; h < 2; h++) dot(product_bytes(p, bits, look, &x, g, q, h, in_place, shift), m, nv, &sum[0][h], 2);
+        fetch_ahead(bits, next);
+        dot(product_bytes(p, bits, look, &x, g, q, 0, in_place, shift),
+            product_bytes(p, bits, look, &x, g, q, 1, in_place, shift), m, nv, sum);
         next_shifts(bits, shift);
     }
-    KVFI_UNROLL
-    for (int v = 0; v < nv; v++) {
-        KVFI_UNROLL
-        for (int h = 0; h < 2; h++) t[v][h] = _mm256_mul_ps(_mm256_cvtepi32_ps(sum[v][h]), factor);
-    }
+    finish_sums(plain ? shift_of_codes : 0, nv, sum, t);
 }
 
 /* Sixteen lanes from `lane` of the product on. */
@@ -202,7 +278,14 @@ KVFI_INLINE void product_of(const panel *p, int bits, int look, const uint8_t *e
     for (int lane = 0; lane < 32 * x->pairs && lane < x->lanes; lane += 16)
         for (int i = 0; i < x->runs; i++) {
             __m256 t[VECTORS][2];
-            sum_up(p, bits, look, entry, 2 * x->pair + lane / 16, nv, x->run + i, t, lane % 32 ? NULL : next);
+            const int g = 2 * x->pair + lane / 16;
+            ahead *fetched = lane % 32 ? NULL : next;
+            if (bits != 3)
+                sum_up(p, bits, look, entry, g, nv, x->run + i, t, fetched);
+            else if (g < 3)
+                sum_up_three(p, 0, look, entry, g, nv, x->run + i, t, fetched);
+            else
+                sum_up_three(p, 1, look, entry, g, nv, x->run + i, t, fetched);
             if (x->run[i].scale)
                 add_scaled(x, x->run + i, lane, nv, t);
             else
