@@ -62,8 +62,10 @@ double kvfi_log2(double x)
     memcpy(&m, &bits, 8);
     if (m > 0x1.6a09e667f3bcdp+0) m *= 0.5, exponent++; /* now in [sqrt(1/2), sqrt(2)] */
     /* log m = 2 atanh z, z = (m - 1) / (m + 1), |z| < 0.1716: 12 terms reach 2^-60 */
+    static const double c[] = {1.0 / 23, 1.0 / 21, 1.0 / 19, 1.0 / 17, 1.0 / 15, 1.0 / 13,
+                               1.0 / 11, 1.0 / 9,  1.0 / 7,  1.0 / 5,  1.0 / 3};
     double z = (m - 1) / (m + 1), y = z * z, s = 0;
-    for (int n = 23; n >= 3; n -= 2) s = (s + 1.0 / n) * y;
+    for (int i = 0; i < 11; i++) s = (s + c[i]) * y;
     return (double)exponent + (z + z * s) * 0x1.71547652b82fep+1; /* 2 / ln 2 */
 }
 

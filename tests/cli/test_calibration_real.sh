@@ -20,11 +20,11 @@ real() {
     kv inspect "$file" --json
     json "${name}_ranks" "(lambda h: sum(x['rank']['q'] for x in h) / len(h) > $rank and
         sum(x['rank']['q'] for x in h) > sum(x['rank']['k'] for x in h) + len(h) * 0.2)([x for l in layers for x in l['heads']])"
-    succeeds "${name}_quality" quality -m "$model" -f "$text" --slice 300000:16384 -c 576 --score 320 -t 1 --floor 0 --calibration "$file" --json \
+    succeeds "${name}_quality" quality -m "$model" -f "$text" --slice 300000:16384 -c 448 --score 192 -t 1 --floor 0 --calibration "$file" --json \
         --kv "${arms#,}"
     json "${name}_file_helps" "(lambda k: all(1e-4 < f < $share * n for f, n in zip(k[::2], k[1::2])))(
         [a['kld']['mean'] for a in o['arms'] if not a['libllama']])"
 }
 real smollm2 "$(wide smollm2)" 0.5 0.8 uni4
-real gemma "$(wide gemma)" 0.25 0.5 uni4 turbo3
+real gemma "$(wide gemma)" 0.25 0.5 turbo3
 finish

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { CELLS = 2048, ROUNDS = 30, STEPS = 30, HALF_MOST = 128 };
+enum { CELLS = 2048, ROUNDS = 30, STEPS = 30, HALF_MOST = 128, COARSE = 8 };
 
 /* Mass and moments of the density on [0, end] in equal cells, from the left: mass[i] = integral over the first i cells. */
 typedef struct grid {
@@ -37,9 +37,11 @@ static void fill_grid(grid *g, int32_t dim)
     double end = dim >= 4 && sqrt((double)dim) < 7 ? sqrt((double)dim) : 7;
     g->width = end / CELLS, g->dim = dim;
     g->mass[0] = g->first[0] = g->second[0] = 0;
+    double fb = density(0, dim);
     for (int i = 0; i < CELLS; i++) {
         double a = g->width * i, m = a + g->width / 2, b = a + g->width, w = g->width / 6;
-        double fa = density(a, dim), fm = density(m, dim), fb = density(b, dim);
+        double fa = fb, fm = density(m, dim);
+        fb = density(b, dim);
         g->mass[i + 1] = g->mass[i] + w * (fa + 4 * fm + fb);
         g->first[i + 1] = g->first[i] + w * (a * fa + 4 * m * fm + b * fb);
         g->second[i + 1] = g->second[i] + w * (a * a * fa + 4 * m * m * fm + b * b * fb);
@@ -107,18 +109,20 @@ static double error_of(const grid *g, int32_t n, const double *levels)
     return 2 * sum;
 }
 
-/* Start close to the answer: levels as dense as the cube root of the density (Panter and Dite 1951). */
+/* Start close to the answer, on a coarser grid: levels as dense as the cube root of the density (Panter and Dite 1951). */
 static void start(const grid *g, int32_t n, double *levels)
 {
-    double share[CELLS + 1] = {0};
-    for (int i = 0; i < CELLS; i++) {
-        double f = density(g->width * (i + 0.5), g->dim);
+    enum { PARTS = CELLS / COARSE };
+    const double width = g->width * COARSE;
+    double share[PARTS + 1] = {0};
+    for (int i = 0; i < PARTS; i++) {
+        double f = density(width * (i + 0.5), g->dim);
         share[i + 1] = share[i] + (f > 0 ? kvfi_power(f, 1.0 / 3) : 0);
     }
     for (int i = 0, cell = 0; i < n; i++) {
-        double want = share[CELLS] * (i + 0.5) / n;
+        double want = share[PARTS] * (i + 0.5) / n;
         while (share[cell + 1] < want) cell++;
-        levels[i] = g->width * (cell + (want - share[cell]) / (share[cell + 1] - share[cell]));
+        levels[i] = width * (cell + (want - share[cell]) / (share[cell + 1] - share[cell]));
     }
 }
 
