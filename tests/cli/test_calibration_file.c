@@ -421,9 +421,17 @@ static void test_cannot_write(void **state)
 
 static void test_codebook_lists(void **state)
 {
-    static const char *const bad[] = {
-        "4",    "4x",      "x8",       "3x8",        "4x13", "4x0",  "4x8,", "q4x8", "4x8;8x8", ",4x8",  "4x8 ",
-        "16x8", "4x8,4x8", "4x8,k4x8", "v2x3h,2x3h", "4x+8", "4x 8", "+4x8", "04x8", "4x08",    "4x123", "4x8,4x7,4x6,4x5,4x4"};
+    static const char *const bad[] = {"4",          "4x",
+                                      "x8",         "3x8",
+                                      "4x13",       "4x0",
+                                      "4x8,",       "q4x8",
+                                      "4x8;8x8",    ",4x8",
+                                      "4x8 ",       "16x8",
+                                      "4x8,4x8",    "4x8,k4x8",
+                                      "v2x3h,2x3h", "4x+8",
+                                      "4x 8",       "+4x8",
+                                      "04x8",       "4x08",
+                                      "4x123",      "4x8,4x7,4x6,4x5,4x4,4x3,4x2,4x1,k2x8"};
     calibrate_books b;
     (void)state;
     assert_int_equal(calibrate_books_parse(&b, NULL), CLI_GO);
@@ -435,6 +443,8 @@ static void test_codebook_lists(void **state)
     assert_true(b.book[3].side == KVF_K && b.book[3].sub == 2 && b.book[3].bits == 1);
     assert_int_equal(calibrate_books_parse(&b, "k4x8,v4x8,4x8h"), CLI_GO);
     assert_true(b.n == 4 && b.book[1].heads == 1 && b.book[2].heads == 0);
+    assert_int_equal(calibrate_books_parse(&b, "4x8,4x7,4x6,4x5,4x4,4x3,4x2,4x1"), CLI_GO);
+    assert_int_equal(b.n, CALIBRATE_BOOKS);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
         if (calibrate_books_parse(&b, bad[i]) != CLI_USAGE) fail_msg("'%s' was taken", bad[i]);
 }

@@ -19,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { POSITIONS = 128, GENERATED = 64, LONG_BATCH = 248 };
+enum { POSITIONS = 128, GENERATED = 32, LONG_BATCH = 248 };
 
 /* Relative error of a row of logits: of each, and on average, where a window one token too wide or too narrow shows. */
 static const double BOUND = 1e-2, BOUND_MEAN = 1e-3;
