@@ -68,8 +68,10 @@ static void budget_in_bytes(const char *policy, const char *codec, int keep, int
     kvf_cache *c = ts_create(&m);
     ts_random r = {(uint64_t)keep + 1};
     int64_t dropped = 0;
-    for (int i = 0; i < 70; i++) {
-        if (i < 40) {
+    for (int i = 0; i < 76; i++) { /* in the end more rows than the budget has */
+        if (i >= 70) {
+            ts_grow(c, &m, 0, (uint64_t)i, 131, 131);
+        } else if (i < 40) {
             if (i) cut(c, 0, 3 * i);
             ts_grow(c, &m, 0, (uint64_t)i, 128 + 3, 131);
         } else {
@@ -298,14 +300,10 @@ static void test_tokens_of_protected_layers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_budgets_in_bytes_hold),
-        cmocka_unit_test(test_reserve_suffices),
-        cmocka_unit_test(test_copies_part_in_one_batch),
-        cmocka_unit_test(test_copy_beyond_the_reserve),
-        cmocka_unit_test(test_half_full_bins_fit),
-        cmocka_unit_test(test_removed_rows_make_room),
-        cmocka_unit_test(test_only_living_rows_count),
-        cmocka_unit_test(test_tokens_of_protected_layers),
+        cmocka_unit_test(test_budgets_in_bytes_hold),    cmocka_unit_test(test_reserve_suffices),
+        cmocka_unit_test(test_copies_part_in_one_batch), cmocka_unit_test(test_copy_beyond_the_reserve),
+        cmocka_unit_test(test_half_full_bins_fit),       cmocka_unit_test(test_removed_rows_make_room),
+        cmocka_unit_test(test_only_living_rows_count),   cmocka_unit_test(test_tokens_of_protected_layers),
     };
     return cmocka_run_group_tests_name("evict_cuts", tests, NULL, NULL);
 }
