@@ -108,6 +108,7 @@ for codecs in uni4/uni4 turbo4/turbo4 turbo3/turbo2 tcq4/tcq4 tcq3/tcq3 tcq3/tcq
 done
 quality smollm2-seeds "$smollm2_f32" 2048 "${slice[@]}" --kv "$seeds"
 quality smollm2-sealed "$smollm2_f32" 2048 "${slice[@]}" --seal-each --sink 0 --kv "$few,q8_0/q8_0,q4_0/q4_0"
+quality gemma-sealed "$gemma_f32" 1024 --score 255 "${slice[@]}" --seal-each --sink 0 --kv "$few,q8_0/q8_0,q4_0/q4_0"
 quality smollm2-8192 "$smollm2_f32" 8192 -f "$text" --slice 300000:49152 --score 1023 --kv "$few"
 quality smollm2-quantised "$smollm2" 2048 "${slice[@]}" --kv "$few" # how much of a small loss the weights hide
 quality smollm2-written "$smollm2_f32" 1024 "${slice[@]}" --score 64 --generate --kv "$few"

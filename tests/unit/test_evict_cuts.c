@@ -68,7 +68,7 @@ static void budget_in_bytes(const char *policy, const char *codec, int keep, int
     kvf_cache *c = ts_create(&m);
     ts_random r = {(uint64_t)keep + 1};
     int64_t dropped = 0;
-    for (int i = 0; i < 76; i++) { /* in the end more rows than the budget has */
+    for (int i = 0; i < 80; i++) { /* in the end more rows than the budget has */
         if (i >= 70) {
             ts_grow(c, &m, 0, (uint64_t)i, 131, 131);
         } else if (i < 40) {
