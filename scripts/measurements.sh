@@ -107,6 +107,9 @@ for codecs in uni4/uni4 turbo4/turbo4 turbo3/turbo2 tcq4/tcq4 tcq3/tcq3 tcq3/tcq
     for seed in 1 2 3; do seeds+=${seeds:+,}${codecs/\//:seed=$seed/}:seed=$seed; done
 done
 quality smollm2-seeds "$smollm2_f32" 2048 "${slice[@]}" --kv "$seeds"
+quality smollm2-seeds-b "$smollm2_f32" 2048 -f "$text" --slice 800000:16384 --kv "$seeds"
+quality gemma-seeds "$gemma_f32" 1024 --score 255 "${slice[@]}" --kv "$seeds"
+quality gemma-seeds-b "$gemma_f32" 1024 --score 255 -f "$text" --slice 800000:16384 --kv "$seeds"
 quality smollm2-sealed "$smollm2_f32" 2048 "${slice[@]}" --seal-each --sink 0 --kv "$few,q8_0/q8_0,q4_0/q4_0"
 quality gemma-sealed "$gemma_f32" 1024 --score 255 "${slice[@]}" --seal-each --sink 0 --kv "$few,q8_0/q8_0,q4_0/q4_0"
 quality smollm2-8192 "$smollm2_f32" 8192 -f "$text" --slice 300000:49152 --score 1023 --kv "$few"
@@ -150,6 +153,8 @@ quality gemma-texts "$gemma_f32" 1024 --score 255 "${written[@]}" --kv "$few"
 if [ -z "$short" ]; then
     measure ops bench ops
     measure attend-32-8x128 bench attend --shape 32/8x128 --context 4096,16384 -t 1,2
+    # 3 bits beside 4, and whole families, where threads share the memory
+    measure attend-bits bench attend -t 2 --context 8192,16384 --kv uni4/uni4,uni3/uni3,turbo4/turbo4,turbo3/turbo3,kivi4/kivi4,uni8/uni8,uni2/uni2,f16/f16 --samples 15 --pool 96
     measure attend-models bench attend --shape 9/3x64,4/1x256 --context 1024,8192 -t 2
     measure e2e-smollm2 bench e2e -m "$smollm2" -f "$text" -d 512,2048,8000 --processes 5
     measure e2e-gemma bench e2e -m "$gemma" -f "$text" -d 512,2048 --processes 5
@@ -163,5 +168,7 @@ found=("$results"/quality-*.json "$results"/needle-*.json "$results"/e2e-*.json 
 if [ -n "$short" ]; then
     kvfold report "${found[@]}" -o "$results/report" --markdown "$results/MEASUREMENTS.md"
 else
-    kvfold report "${found[@]}" -o build/report --markdown docs/MEASUREMENTS.md
+    # The page has everything; the document leaves out depths and the worst positions, which quote the text.
+    kvfold report "${found[@]}" -o build/report --markdown "$results/MEASUREMENTS.md"
+    awk '/^#### / { skip = 1 } /^`kvfold|^##? |^### / { skip = 0 } !skip' "$results/MEASUREMENTS.md" >docs/MEASUREMENTS.md
 fi
