@@ -91,7 +91,12 @@ static int copy_params(kvf_llama *h, const kvf_llama_params *p)
 
 static int set_context_length(kvf_llama *h, const kvf_llama_params *p)
 {
-    h->n_ctx = p->n_ctx ? p->n_ctx : llama_model_n_ctx_train(h->model);
+    const int32_t trained = llama_model_n_ctx_train(h->model);
+    h->n_ctx = p->n_ctx ? p->n_ctx : trained;
+    if (!p->n_ctx && trained < 1)
+        return kvfi_host_fail(h, KVF_E_UNSUPPORTED,
+                              "the model gives %d tokens as its training length (context_length): ask for a context of 1 to %d",
+                              (int)trained, INT32_MAX);
     if (h->n_ctx < 1 || h->n_ctx > INT32_MAX)
         return kvfi_host_fail(h, KVF_E_ARG, "a context of %lld tokens; allowed are 1 to %d", (long long)h->n_ctx, INT32_MAX);
     return KVF_OK;
