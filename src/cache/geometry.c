@@ -137,7 +137,7 @@ static int check_known(const kvfi_store *s, char *error, size_t error_size)
                                                                       : NULL;
     if (!lacks) return KVF_OK;
     kvfi_sentence(error, error_size, "layer %d, keys: %s needs %s of a calibration file, and there is %s", (int)s->layer,
-                  s->k.canonical, lacks, k ? "none in this one" : "no such file");
+                  s->k.canonical, lacks, k ? "none in this one" : "no calibration here (kvfold calibrate makes one)");
     return KVF_E_UNSUPPORTED;
 }
 

@@ -211,7 +211,7 @@ static const struct choice {
     {"uni4:centre=file,scale=none", ",centre=file,scale=none", 1, KVF_OK},
     {"uni4:centre=file", "needs k_rms and q_rms", 1, KVF_E_UNSUPPORTED},
     {"uni4:centre=file", "layer 0, keys: uni4:norm=n1,rot=h1,seed=0,centre=file,scale=file needs k_mean", 2, KVF_E_UNSUPPORTED},
-    {"uni4:scale=file", "there is no such file", 3, KVF_E_UNSUPPORTED},
+    {"uni4:scale=file", "no calibration here (kvfold calibrate", 3, KVF_E_UNSUPPORTED},
 };
 
 static void test_which_source(void **state)
