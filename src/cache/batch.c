@@ -67,14 +67,6 @@ int64_t kvfi_rows_in_use(const kvf_cache *c)
     return blocks * KVF_BLOCK + open;
 }
 
-/* Blocks that a sequence holds of a store, shared or not. */
-static uint64_t blocks_of(const kvf_cache *c, const kvfi_sequence *s, int store)
-{
-    uint64_t n = (uint64_t)s->n_links[store];
-    for (int32_t b = 0; b < s->n_blocks; b++) n += kvfi_row_ids(c, kvfi_row(c, s, b))[store] != KVFI_NO_BLOCK;
-    return n;
-}
-
 /* Where rows move between blocks there is room for what sequences hold as if no block were shared: who writes into one takes a copy
  * first, and must get it. */
 int kvfi_pools_room(kvf_cache *c, int32_t seals, const kvfi_sequence *copied)
@@ -82,7 +74,7 @@ int kvfi_pools_room(kvf_cache *c, int32_t seals, const kvfi_sequence *copied)
     for (int i = 0; i < c->g.n_stores; i++) {
         kvfi_pool *p = &c->pools[i];
         const int packs = c->g.stores[i].packs;
-        const uint64_t more = (uint64_t)seals + (copied && packs ? blocks_of(c, copied, i) : 0);
+        const uint64_t more = (uint64_t)seals + (copied && packs ? (uint64_t)kvfi_blocks_held(c, copied, i) : 0);
         const uint64_t want = (packs ? p->references : p->in_use) + more;
         if (want <= p->capacity) continue;
         if (c->reserved_sequences)

@@ -22,14 +22,9 @@ static kvfi_kept newest_blocks(const kvfi_geometry *g, const kvfi_store *s, int6
     return (kvfi_kept){head, tail < head ? head : tail};
 }
 
-static int in_chain(const kvfi_store *s, int torn)
-{
-    return s->chained || (torn && s->packs);
-}
-
 kvfi_kept kvfi_kept_blocks(const kvfi_geometry *g, const kvfi_store *s, int64_t sealed, int64_t next, int torn)
 {
-    if (in_chain(s, torn)) return (kvfi_kept){0, sealed};
+    if (kvfi_in_chain(s, torn)) return (kvfi_kept){0, sealed};
     if (s->evicts && sealed) return newest_blocks(g, s, sealed);
     if (!s->window) return (kvfi_kept){0, 0};
     /* Block b is freed when 64 b + 63 <= next - keep - window. */
@@ -75,14 +70,14 @@ static int64_t store_bytes(const kvfi_geometry *g, const kvfi_store *s, int64_t 
     const kvfi_kept k = kvfi_kept_blocks(g, s, sealed, rows, torn);
     const int64_t block = (int64_t)(s->block_bytes + KVFI_BLOCK_META);
     return (k.head + sealed - k.tail) * block +
-           (in_chain(s, torn) ? kvfi_chain_blocks(g, s, sealed, torn) * (block + (int64_t)s->link_bytes) : 0);
+           (kvfi_in_chain(s, torn) ? kvfi_chain_blocks(g, s, sealed, torn) * (block + (int64_t)s->link_bytes) : 0);
 }
 
 static int64_t longest_chain(const kvfi_geometry *g, int64_t sealed, int torn)
 {
     int64_t most = 0;
     for (int i = 0; i < g->n_stores; i++) {
-        const int64_t blocks = in_chain(&g->stores[i], torn) ? kvfi_chain_blocks(g, &g->stores[i], sealed, torn) : 0;
+        const int64_t blocks = kvfi_in_chain(&g->stores[i], torn) ? kvfi_chain_blocks(g, &g->stores[i], sealed, torn) : 0;
         if (blocks > most) most = blocks;
     }
     return most;

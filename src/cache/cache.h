@@ -156,12 +156,6 @@ static inline int64_t kvfi_rows_sealed(const kvfi_sequence *s)
     return ((int64_t)s->gone + s->n_blocks) * KVF_BLOCK;
 }
 
-/* Do all sealed blocks of a store lie in its chain once a choice is made? */
-static inline int kvfi_in_chain(const kvfi_sequence *s, const kvfi_store *st)
-{
-    return st->chained || (s->torn && st->packs);
-}
-
 static inline int32_t kvfi_popcount(uint64_t x)
 {
     x -= x >> 1 & 0x5555555555555555u;

@@ -11,14 +11,19 @@ int32_t kvfi_chain_longest(const kvf_cache *c, const kvfi_sequence *s)
     return most;
 }
 
+int32_t kvfi_blocks_held(const kvf_cache *c, const kvfi_sequence *s, int32_t store)
+{
+    int32_t n = s->n_links[store];
+    for (int32_t b = 0; b < s->n_blocks; b++) n += kvfi_row_ids(c, kvfi_row(c, s, b))[store] != KVFI_NO_BLOCK;
+    return n;
+}
+
 int32_t kvfi_chain_to_come(const kvf_cache *c, const kvfi_sequence *s)
 {
     int32_t most = 0;
     if (s->torn != 1) return kvfi_chain_longest(c, s);
     for (int i = 0; i < c->g.n_stores; i++) {
-        int32_t links = s->n_links[i];
-        for (int32_t b = 0; c->g.stores[i].packs && b < s->n_blocks; b++)
-            links += kvfi_row_ids(c, kvfi_row(c, s, b))[i] != KVFI_NO_BLOCK;
+        const int32_t links = c->g.stores[i].packs ? kvfi_blocks_held(c, s, i) : 0;
         if (links > most) most = links;
     }
     return most;
@@ -59,7 +64,7 @@ void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int32_t open
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
         uint32_t *id = &kvfi_row_ids(c, row)[i];
-        if (!kvfi_in_chain(s, st) || *id == KVFI_NO_BLOCK) continue;
+        if (!kvfi_in_chain(st, s->torn) || *id == KVFI_NO_BLOCK) continue;
         kvfi_link *link = kvfi_link_at(s, st, s->n_links[i]);
         link->id = *id, link->reserved = 0;
         for (int32_t h = 0; h < st->kv_heads; h++) fill_bin(c, st, row, h, &link->bin[h]);

@@ -36,6 +36,9 @@ static inline kvfi_link *kvfi_link_at(const kvfi_sequence *s, const kvfi_store *
     return (kvfi_link *)(void *)(s->chains + (size_t)s->chain_room * st->chain_offset + (size_t)i * st->link_bytes);
 }
 
+/* Blocks that a sequence holds of a store, in its chain and in its table, shared or not. */
+int32_t kvfi_blocks_held(const kvf_cache *c, const kvfi_sequence *s, int32_t store);
+
 /* Links of the longest chain; and once the blocks that a torn sequence has in its table are there, too. */
 int32_t kvfi_chain_longest(const kvf_cache *c, const kvfi_sequence *s);
 int32_t kvfi_chain_to_come(const kvf_cache *c, const kvfi_sequence *s);

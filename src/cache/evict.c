@@ -162,7 +162,7 @@ static void choose(kvf_cache *c, kvfi_sequence *s, int32_t block)
     const int32_t exact = exact_rows(c, s, block);
     for (int i = 0; i < c->g.n_stores; i++) {
         const kvfi_store *st = &c->g.stores[i];
-        const int chained = kvfi_in_chain(s, st);
+        const int chained = kvfi_in_chain(st, s->torn);
         if (chained && st->window) leave_window(c, s, i, next);
         if (!st->evicts) continue;
         choice o = {.c = c, .s = s, .st = st, .n = chained ? s->n_links[i] : block + 1, .chained = chained, .exact = exact};

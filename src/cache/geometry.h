@@ -127,6 +127,12 @@ typedef struct kvfi_geometry {
 /* Blocks to seal when the last `open` of a sequence's `rows` rows are not sealed yet. */
 int64_t kvfi_sealed(const kvfi_geometry *g, int64_t rows, int64_t open);
 
+/* Do all sealed blocks of a store lie in its chain once a choice is made? `torn` is the sequence's (cache.h). */
+static inline int kvfi_in_chain(const kvfi_store *s, int torn)
+{
+    return s->chained || (torn && s->packs);
+}
+
 /* Blocks that a store keeps of a sequence with `sealed` blocks whose next position is `next` (first position 0): the first `head` and
  * those from `tail` on; none of stores in chains. */
 typedef struct kvfi_kept {
