@@ -103,11 +103,9 @@ static inline int plane_shift(int width, int g, int q)
 /* The line where plane i of quad q of group g is: of a full chunk, or of bytes in a chunk of any size. */
 static inline const uint8_t *plane_line(const panel *p, int i, int width, int g, int q)
 {
-    const size_t group = (size_t)g, quad = (size_t)q; /* unsigned: halves are shifts */
-    const size_t line = width == 8   ? quad * (size_t)p->groups + group
-                        : width == 4 ? 2 * quad + group / 2
-                        : width == 2 ? quad
-                                     : quad / 2;
+    size_t line = width == 8   ? (size_t)(q * p->groups + g)
+                  : width == 4 ? (size_t)(2 * q + g / 2)
+                               : (size_t)(width == 2 ? q : q / 2);
     return p->plane[i] + 64 * line;
 }
 
