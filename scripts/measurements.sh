@@ -62,11 +62,18 @@ quality() {
     measure "quality-$1" quality -m "$2" -c "$context" "${@:4}" ${less[@]+"${less[@]}"}
 }
 
+# A file that a command writes, once.
+once() { # FILE COMMAND...
+    [ -e "$1" ] || { "${@:2}" >"$1.new" && mv "$1.new" "$1"; }
+}
+
+book() { # FIRST BYTES
+    head -c $(($1 + $2)) "$text" | tail -c "$2"
+}
+
 # The text with something else in front: what codecs learn from the first tokens is then learnt from the wrong ones.
-first() { # FILE COMMAND...
-    [ ! -e "$1" ] || return 0
-    { "${@:2}" && head -c 316384 "$text" | tail -c 16384; } >"$1.new"
-    mv "$1.new" "$1"
+in_front() { # COMMAND...
+    "$@" && book 300000 16384
 }
 
 # Facts, a stretch of the book, and the same facts again in another order: who dropped the first ones cannot know the second.
@@ -76,7 +83,7 @@ facts() { # STRIDE
 }
 facts_text() { # BYTES of the book between
     facts 23
-    head -c $((300000 + $1)) "$text" | tail -c "$1"
+    book 300000 "$1"
     facts 37 && facts 44
 }
 
@@ -90,8 +97,8 @@ if [ -n "$short" ]; then
 fi
 [ -e "$smollm2_f32" ] || kvfold widen -m "$smollm2" -o "$smollm2_f32"
 [ -e "$gemma_f32" ] || kvfold widen -m "$gemma" -o "$gemma_f32"
-first "$results/program-first.txt" head -c 400 tests/text/program.txt
-first "$results/numbers-first.txt" seq -s ' ' 10007 37 12300
+once "$results/program-first.txt" in_front head -c 400 tests/text/program.txt
+once "$results/numbers-first.txt" in_front seq -s ' ' 10007 37 12300
 
 # All arms, two places of the book. The large vocabulary of Gemma costs more than its attention: fewer positions.
 place=(a 300000:16384 b 800000:16384)
@@ -101,15 +108,15 @@ for i in 0 2; do
     quality "gemma-${place[i]}" "$gemma_f32" 1024 --score 255 "${slice[@]}" --arms "$arms" --kv qjl:m=256/kivi4,qjl:m=512/kivi4,qjl:m=1024/kivi4
 done
 
-slice=(-f "$text" --slice 300000:16384)
+slice=(-f "$text" --slice "${place[1]}") slice_b=(-f "$text" --slice "${place[3]}")
 seeds=
 for codecs in uni4/uni4 turbo4/turbo4 turbo3/turbo2 tcq4/tcq4 tcq3/tcq3 tcq3/tcq2; do
     for seed in 1 2 3; do seeds+=${seeds:+,}${codecs/\//:seed=$seed/}:seed=$seed; done
 done
 quality smollm2-seeds "$smollm2_f32" 2048 "${slice[@]}" --kv "$seeds"
-quality smollm2-seeds-b "$smollm2_f32" 2048 -f "$text" --slice 800000:16384 --kv "$seeds"
+quality smollm2-seeds-b "$smollm2_f32" 2048 "${slice_b[@]}" --kv "$seeds"
 quality gemma-seeds "$gemma_f32" 1024 --score 255 "${slice[@]}" --kv "$seeds"
-quality gemma-seeds-b "$gemma_f32" 1024 --score 255 -f "$text" --slice 800000:16384 --kv "$seeds"
+quality gemma-seeds-b "$gemma_f32" 1024 --score 255 "${slice_b[@]}" --kv "$seeds"
 quality smollm2-sealed "$smollm2_f32" 2048 "${slice[@]}" --seal-each --sink 0 --kv "$few,q8_0/q8_0,q4_0/q4_0"
 quality gemma-sealed "$gemma_f32" 1024 --score 255 "${slice[@]}" --seal-each --sink 0 --kv "$few,q8_0/q8_0,q4_0/q4_0"
 quality smollm2-8192 "$smollm2_f32" 8192 -f "$text" --slice 300000:49152 --score 1023 --kv "$few"
@@ -127,21 +134,22 @@ done
 products=vecinfer2/f16,vecinfer2:per=head/f16,vecinfer2/vecinfer2,vecinfer1.5/vecinfer1.5,vecinfer1.25/vecinfer1.25,vecinfer1/vecinfer1
 quality vecinfer-smollm2 "$smollm2_f32" 2048 "${slice[@]}" --calibration "$results/smollm2-books.gguf" --kv "$products"
 quality vecinfer-gemma "$gemma_f32" 1024 --score 255 "${slice[@]}" --calibration "$results/gemma-books.gguf" --kv "$products"
+policies="window random knorm qfilters h2o snapkv"
 # Policies at a half, a quarter and an eighth of the tokens, beside coding alone in the same bytes; judged where the last budget binds.
 evicting() { # CONTEXT
     local part policy arms=uni8/uni8,tcq4/tcq4,tcq2/tcq2
     for part in 2 4 8; do
-        for policy in window random knorm qfilters h2o snapkv; do arms+=",f16/f16,evict=$policy:budget=$(($1 / part))"; done
+        for policy in $policies; do arms+=",f16/f16,evict=$policy:budget=$(($1 / part))"; done
     done
     for policy in window h2o snapkv; do arms+=",tcq4/tcq4,evict=$policy:budget=$(($1 / 2))"; done
     echo "$arms"
 }
-facts_text 8000 >"$results/facts.txt"
+once "$results/facts.txt" facts_text 8000
 quality evict-smollm2 "$smollm2_f32" 4096 "${slice[@]}" --calibration "$results/smollm2-books.gguf" --kv "$(evicting 4096)"
 quality evict-smollm2-facts "$smollm2_f32" 4096 -f "$results/facts.txt" --score 800 --calibration "$results/smollm2-books.gguf" --kv "$(evicting 4096)"
 quality evict-gemma "$gemma_f32" 2048 --score 511 "${slice[@]}" --calibration "$results/gemma-books.gguf" --kv "$(evicting 2048)"
 needles=f16/f16,uni4/uni4
-for policy in window random knorm qfilters h2o snapkv; do needles+=",f16/f16,evict=$policy:budget=256"; done
+for policy in $policies; do needles+=",f16/f16,evict=$policy:budget=256"; done
 for model in smollm2 gemma; do
     name=${model}_f32
     measure "needle-$model" needle -m "${!name}" -c 512,1024 --calibration "$results/$model-books.gguf" --kv "$needles"
