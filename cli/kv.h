@@ -4,6 +4,7 @@
 #ifndef KVFOLD_CLI_KV_H
 #define KVFOLD_CLI_KV_H
 
+#include "kvfold.h"
 #include "options.h"
 #include "profile.h"
 
@@ -69,8 +70,8 @@ typedef struct kv_choice {
     const char *k, *v, *cpu, *calibration; /* calibration: a path, NULL: none */
     bool by_default;                       /* nobody asked for these codecs: layers that they do not fit get others */
     int32_t sink, recent, exact_bits;      /* 16, or 8: q8_0 */
-    char evict[200];                       /* the policy with every option written out */
-    bool evicts;                           /* it may drop tokens */
+    char evict[sizeof(((kvf_evict_info *)0)->canonical)]; /* the policy with every option written out */
+    bool evicts;                                          /* it may drop tokens */
     profile profile;
     char profile_path[256];                              /* "" when there is none */
     kv_override override[CLI_LIST_MOST + PROFILE_LINES]; /* the last one that names a layer holds */
