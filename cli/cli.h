@@ -75,6 +75,7 @@ const char *cli_file_name(const char *path);
 
 /* Edit distance, for "did you mean". */
 size_t cli_distance(const char *a, const char *b);
+bool cli_near(const char *a, const char *b); /* may a have been meant as b? */
 
 /* Length of the valid UTF-8 sequence at p (1 to 4), 0 when it is cut off by the end, -1 when the first byte belongs to none. */
 int cli_utf8_step(const char *p, size_t n);

@@ -122,32 +122,40 @@ static run_turn *add_turn(generator *g)
     return t;
 }
 
-static void say_full(const generator *g)
+/* The policy, where there is one that lets tokens go. */
+static const char *dropping(const generator *g, char *text, size_t size)
 {
+    text[0] = '\0';
+    if (g->s->kv.evicts) snprintf(text, size, ", dropped ones counted (--evict %s)", g->s->kv.evict);
+    return text;
+}
+
+void generator_say_full(const generator *g)
+{
+    char policy[256];
+    if (generator_stop(g) != STOP_CONTEXT) return;
+    fflush(stdout); /* the text first, where both go to one terminal */
     if (g->s->positions > g->s->context)
         cli_note("all %lld positions that the model can use are used up: generation stops (--evict %s)",
                  (long long)g->s->positions, g->s->kv.evict);
     else
-        cli_note("the context of %lld tokens (-c) is full: generation stops, no position is used again (--evict %s). "
-                 "Give a larger -c to go on",
-                 (long long)g->s->context, g->s->kv.evict);
+        cli_note("the context of %lld tokens (-c) is full: generation stops, as no position is used again%s. Give a larger -c to "
+                 "go on",
+                 (long long)g->s->context, dropping(g, policy, sizeof policy));
 }
 
 /* A turn that does not fit: fatal for the first one, the end of the conversation for a later one. */
 static int does_not_fit(const generator *g, run_turn *t, int64_t n)
 {
     t->stop = STOP_CONTEXT;
-    if (g->n_turns > 1) {
-        say_full(g);
-        return CLI_GO;
-    }
+    char policy[256];
+    if (g->n_turns > 1) return CLI_GO;
     if (g->s->positions > g->s->context)
         cli_error("the prompt has %lld tokens, and the model has positions for %lld, dropped ones counted", (long long)n,
                   (long long)g->s->positions);
     else
-        cli_error(
-            "the prompt has %lld tokens, the context (-c) holds %lld, dropped ones counted (--evict %s). Give -c %lld or more",
-            (long long)n, (long long)g->s->positions, g->s->kv.evict, (long long)n + 1);
+        cli_error("the prompt has %lld tokens, the context (-c) holds %lld%s. Give -c %lld or more", (long long)n,
+                  (long long)g->s->positions, dropping(g, policy, sizeof policy), (long long)n + 1);
     return CLI_CANNOT;
 }
 
@@ -200,7 +208,6 @@ static int generate(generator *g, run_turn *t)
     }
     g->decode_seconds += seconds() - start;
     if (code == CLI_GO) code = generator_emit(g, "", 0, true);
-    if (code == CLI_GO && t->stop == STOP_CONTEXT) say_full(g);
     return code;
 }
 

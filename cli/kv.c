@@ -26,14 +26,13 @@ static bool find_preset(const char *name, kvf_preset_info *info)
     return false;
 }
 
-/* Is the spec at fault, whatever the head size? The sentence that says so is left in error[size]. */
+/* Is the spec at fault, whatever the head size, or for the other side? The sentence that says so is left in error[size]. */
 static bool malformed(const char *spec, kvf_side side, char *error, size_t size)
 {
     kvf_spec_info info;
     bool wrong = true;
     for (int i = 0; i < PROBES && wrong; i++) {
-        const int rc = kvf_spec_check(spec, side, probe_dims[i], &info, i ? NULL : error, i ? 0 : size);
-        wrong = rc == KVF_E_SPEC || rc == KVF_E_ARG;
+        wrong = kvf_spec_check(spec, side, probe_dims[i], &info, i ? NULL : error, i ? 0 : size) != KVF_OK;
     }
     return wrong;
 }
@@ -71,7 +70,8 @@ static int unknown_preset(const char *name)
     kvf_preset_info info;
     if (names_codec(name)) return codec_alone(name);
     for (int32_t i = 0; kvf_preset_list(i, &info) == KVF_OK; i++) cli_text_format(&names, "%s%s", i ? ", " : "", info.name);
-    cli_error("--kv: unknown preset '%s'; presets: %s; or write K/V, as kivi4/kivi4", name, names.data ? names.data : "none");
+    cli_error("--kv: '%s' is neither a preset (%s) nor codecs K/V, as kivi4/kivi4 (kvfold list has all)", name,
+              names.data ? names.data : "there are none");
     cli_text_free(&names);
     return CLI_USAGE;
 }
@@ -124,18 +124,18 @@ static int check_codec(const origin *from, const char *spec, kvf_side side)
     return from->code;
 }
 
-static int check_cpu(const char *wanted)
+static int check_cpu(const char *option)
 {
     cli_text names = {0};
-    const char *name;
+    const char *name, *variable = getenv("KVFOLD_CPU"), *wanted = option ? option : variable && *variable ? variable : NULL;
     int32_t present, found = -1;
     for (int32_t i = 0; wanted && kvf_cpu_list(i, &name, &present) == KVF_OK; i++) {
         cli_text_format(&names, "%s%s%s", i ? ", " : "", name, present ? "" : " (not on this processor)");
         if (strcmp(name, wanted) == 0) found = present;
     }
     if (wanted && found != 1)
-        cli_error("--cpu: '%s' %s; built in: %s", wanted, found == 0 ? "is not on this processor" : "is no instruction set",
-                  names.data ? names.data : "none");
+        cli_error("%s: '%s' %s; built in: %s", option ? "--cpu" : "KVFOLD_CPU", wanted,
+                  found == 0 ? "is not on this processor" : "is no instruction set", names.data ? names.data : "none");
     cli_text_free(&names);
     return wanted && found != 1 ? (found == 0 ? CLI_CANNOT : CLI_USAGE) : CLI_GO;
 }
@@ -238,6 +238,17 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
     for (int i = 0; code == CLI_GO && i < s->layers.n; i++) code = add_override(c, s->layers.item[i], &layer);
     if (code != CLI_GO) kv_choice_free(c);
     return code;
+}
+
+void kv_choice_doubt(const kv_choice *c, int64_t context)
+{
+    const int64_t exact = (int64_t)c->sink + c->recent;
+    const bool coded = strcmp(c->k, "f16") != 0 || strcmp(c->v, "f16") != 0;
+    if (coded && context > 0 && context <= exact)
+        cli_warn("the first %d tokens and the newest %d stay exact: in a context of %lld nothing is ever coded", c->sink,
+                 c->recent, (long long)context);
+    if (!coded && !c->n_overrides && c->exact_bits < 16)
+        cli_warn("--window-type q8_0 keeps the first and the newest tokens less exactly than f16/f16 keeps the others");
 }
 
 void kv_choice_free(kv_choice *c)

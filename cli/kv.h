@@ -45,9 +45,10 @@ typedef struct kv_settings {
                  "list has them (default: the preset marked so there)"),                                                         \
         CLI_WORD("-ctk --cache-type-k", "CODEC", S, kv.k, "codec of keys alone"),                                                \
         CLI_WORD("-ctv --cache-type-v", "CODEC", S, kv.v, "codec of values alone"),                                              \
-        CLI_WORDS(                                                                                                               \
-            "--kv-layer", "LAYERS=K/V", S, kv.layers,                                                                            \
-            "other codecs for some layers, as 0,1,29=q8_0 (keys and values) or 5=kivi4/kivi2; may be given several times"),      \
+        CLI_WORDS("--kv-layer", "LAYERS=K/V", S, kv.layers,                                                                      \
+                  "other codecs for some layers, as 0,1,29=q8_0 (keys and values) or 5=kivi4/kivi2; may be given several "       \
+                  "times, and the "                                                                                              \
+                  "last one that names a layer holds"),                                                                          \
         CLI_COUNT("--sink", S, kv.sink, 0, 64, NULL, "first tokens that stay exact, 0 to 64 (default: the preset's, 4)"),        \
         CLI_COUNT("--window --recent", S, kv.recent, 0, 65536, NULL,                                                             \
                   "newest tokens that stay exact, 0 to 65536; N to N+63 are (default: the preset's, 64)"),                       \
@@ -85,6 +86,9 @@ void kv_settings_init(kv_settings *s);
 /* CLI_GO, or an exit code after a sentence: CLI_USAGE: unknown preset, codec or instruction set, malformed override; CLI_DAMAGED: the same
  * in a profile; CLI_CANNOT: no such profile or instruction set here. */
 int kv_choice_make(kv_choice *c, const kv_settings *s);
+
+/* Warns of what is possible and hardly meant, as a window that covers the whole context (of so many tokens; 0: unknown). */
+void kv_choice_doubt(const kv_choice *c, int64_t context);
 void kv_choice_free(kv_choice *c);
 
 /* Codecs of one layer; NULL where the default ones hold. */

@@ -43,7 +43,10 @@ static int unknown(const char *name)
     for (int i = 1; i < N_COMMANDS; i++) {
         if (cli_distance(name, commands[i].name) < cli_distance(name, best->name)) best = &commands[i];
     }
-    cli_error("unknown command '%s'; the nearest is '%s' (kvfold --help lists all)", name, best->name);
+    if (cli_near(name, best->name))
+        cli_error("unknown command '%s'; the nearest is '%s' (kvfold --help lists all)", name, best->name);
+    else
+        cli_error("unknown command '%s' (kvfold --help lists all)", name);
     return CLI_USAGE;
 }
 

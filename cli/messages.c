@@ -99,10 +99,23 @@ void cli_warn(const char *format, ...)
 
 /* ---- libllama -------------------------------------------------------------------------------------------------------------- */
 
+/* Behind the names of libllama's functions and its general remarks, which tell a user nothing. */
+static const char *what_it_says(const char *text)
+{
+    static const char names[] = "abcdefghijklmnopqrstuvwxyz0123456789_", remark[] = "error loading model: ";
+    for (size_t n;; text += n) {
+        n = strspn(text, names);
+        n = n > 0 && strncmp(text + n, ": ", 2) == 0        ? n + 2
+            : strncmp(text, remark, sizeof remark - 1) == 0 ? sizeof remark - 1
+                                                            : 0;
+        if (n == 0) return text;
+    }
+}
+
 static void keep_first(const char *text)
 {
     if (state.captured[0]) return;
-    snprintf(state.captured, sizeof state.captured, "%s", text);
+    snprintf(state.captured, sizeof state.captured, "%s", what_it_says(text));
     state.captured[strcspn(state.captured, "\r\n")] = '\0';
 }
 

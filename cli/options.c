@@ -52,7 +52,10 @@ static int unknown(const cli_syntax *syntax, const char *name)
             }
         }
     }
-    cli_error("unknown option '%s'; the nearest is '%s' (kvfold help %s lists all)", name, best, syntax->command);
+    if (cli_near(name, best))
+        cli_error("unknown option '%s'; the nearest is '%s' (kvfold help %s lists all)", name, best, syntax->command);
+    else
+        cli_error("unknown option '%s' (kvfold help %s lists all)", name, syntax->command);
     return CLI_USAGE;
 }
 
@@ -190,8 +193,16 @@ static int positional(const cli_syntax *syntax, const char *word, void *settings
     return CLI_GO;
 }
 
+/* Does a second value take the place of a first one that was on the command line, too? */
+static bool is_repeated(const cli_syntax *syntax, const cli_option *o, bool *seen)
+{
+    const bool again = seen[o - syntax->options];
+    seen[o - syntax->options] = true;
+    return again && o->value && o->kind != CLI_REPEAT;
+}
+
 /* Reads the option at argv[*i], and its value: the next word, or what follows = in --name=value. */
-static int read_option(const cli_syntax *syntax, void *settings, int argc, char **argv, int *i)
+static int read_option(const cli_syntax *syntax, void *settings, int argc, char **argv, int *i, bool *seen)
 {
     char name[64];
     const char *word = argv[*i];
@@ -210,16 +221,18 @@ static int read_option(const cli_syntax *syntax, void *settings, int argc, char 
         cli_error("%s takes no value", name);
         return CLI_USAGE;
     }
+    if (is_repeated(syntax, o, seen)) cli_warn("%s is given more than once: the last one holds", name);
     return set(o, name, value, settings);
 }
 
 int cli_parse(const cli_syntax *syntax, void *settings, int argc, char **argv)
 {
+    bool seen[CLI_OPTIONS_MOST] = {false};
     int code = set_defaults(syntax, settings);
     for (int i = 1; code == CLI_GO && i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) return print_help(syntax);
         if (argv[i][0] == '-' && argv[i][1])
-            code = read_option(syntax, settings, argc, argv, &i);
+            code = read_option(syntax, settings, argc, argv, &i, seen);
         else
             code = positional(syntax, argv[i], settings);
     }

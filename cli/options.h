@@ -18,7 +18,7 @@ typedef enum cli_kind {
     CLI_CHOICE,  /* const char *, one of `choices` */
 } cli_kind;
 
-enum { CLI_LIST_MOST = 32 };
+enum { CLI_LIST_MOST = 32, CLI_OPTIONS_MOST = 128 /* rows of a table */ };
 typedef struct cli_list {
     const char *item[CLI_LIST_MOST];
     int n;

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { CONTEXT_MOST = INT32_MAX - 1024 };
+
 typedef struct plan_settings {
     const char *model;
     int64_t context;
@@ -20,7 +22,7 @@ typedef struct plan_settings {
 static const cli_option options[] = {
     CLI_HEAD("model and context"),
     CLI_WORD("-m --model", "FILE", plan_settings, model, "model, a GGUF file; -m may be left out"),
-    CLI_COUNT("-c --ctx-size", plan_settings, context, 0, INT32_MAX - 1024, "0", "tokens of the context; 0: the training length"),
+    CLI_COUNT("-c --ctx-size", plan_settings, context, 0, CONTEXT_MOST, "0", "tokens of the context; 0: the training length"),
     KV_OPTIONS(plan_settings),
     CLI_HEAD("output"),
     CLI_SWITCH(CLI_ON, "--json", plan_settings, json, "one JSON object"),
@@ -86,7 +88,8 @@ static plan_row row_at(const plan *p, int64_t context)
 static double bytes_per_token(const plan *p)
 {
     int64_t end = p->context / KVF_BLOCK * KVF_BLOCK, begin = end / 2 / KVF_BLOCK * KVF_BLOCK;
-    if (begin < 4 * KVF_BLOCK) return (double)bytes_at(p, p->context) / (double)p->context;
+    if (begin < 4 * KVF_BLOCK)
+        begin = 4 * KVF_BLOCK, end = 2 * begin; /* what a short one has is mostly exact, and of fixed size */
     return (double)(bytes_at(p, end) - bytes_at(p, begin)) / (double)(end - begin);
 }
 
@@ -139,10 +142,12 @@ static int check(plan *p)
         cli_error("--kv-layer: the model has no layer %d; layers: 0 to %d", kv_choice_last_layer(&p->kv), p->shape.n_layers - 1);
         return CLI_USAGE;
     }
-    if (p->context <= 0) {
-        cli_error("'%s' does not say its training length: give -c", p->file.path);
+    if (p->context <= 0 || p->context > CONTEXT_MOST) {
+        cli_error("'%s' gives %lld tokens as its training length (context_length): ask for a context of 1 to %d with -c",
+                  p->file.path, (long long)p->context, CONTEXT_MOST);
         return CLI_USAGE;
     }
+    kv_choice_doubt(&p->kv, p->context);
     return CLI_GO;
 }
 

@@ -112,6 +112,7 @@ void report_start(const session *s, const chat *c)
 {
     cli_note("%s/%s, %d of %d layers folded, context %lld, batch %d, threads %d, chat template %s", s->kv.k, s->kv.v,
              s->host.layers_folded, s->host.layers_total, (long long)s->context, s->host.n_batch, s->threads, c->name);
+    kv_choice_doubt(&s->kv, s->context);
     if (s->positions > s->context)
         cli_note("%s lets tokens go: text may go on past the context, up to %lld tokens", s->kv.evict, (long long)s->positions);
     unfolded(s, note_unfolded, NULL);
@@ -152,6 +153,11 @@ static void print_memory(const session *s, const numbers *n)
     printf("  %-16s %10s  (accounted and host at %lld tokens; f16: what plain libllama allocates)\n", "", "",
            (long long)s->context);
     printf("  %-16s %10s  of the whole process, weights included\n", "peak", cli_bytes(n->peak));
+    if (n->cache.tokens_body == 0 && n->cache.bits_code < 16)
+        printf("                   nothing was coded yet: the first %d tokens and the newest %d to %d stay exact, so short texts "
+               "save "
+               "nothing\n",
+               s->kv.sink, s->kv.recent, s->kv.recent + KVF_BLOCK - 1);
 }
 
 static int print_table(const generator *g, const numbers *n)

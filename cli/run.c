@@ -153,6 +153,7 @@ static int turn(generator *g, chat *c, const char *user)
         const run_turn *t = &g->turn[g->n_turns - 1];
         chat_reply(c, g->text.data ? g->text.data + t->text : "");
         if (!g->set->json) putchar('\n');
+        generator_say_full(g);
     }
     cli_text_free(&text);
     return code;
@@ -221,16 +222,32 @@ static int run(const run_settings *set)
     return cli_finish(code);
 }
 
+/* Options that contradict each other. */
+static int check_together(const run_settings *set)
+{
+    const bool stretched = set->rope_scale > 0 || set->rope_freq_scale > 0;
+    if (set->raw && set->chat_template)
+        cli_error("--raw means no chat template, so --chat-template %s cannot be meant too", set->chat_template);
+    else if (set->json && !set->report)
+        cli_error("--json prints the report, so --no-report cannot be meant too");
+    else if (set->rope_scale > 0 && set->rope_freq_scale > 0)
+        cli_error("--rope-freq-scale is 1 / --rope-scale: give one of the two");
+    else if (stretched && set->rope_scaling && strcmp(set->rope_scaling, "none") == 0)
+        cli_error("--rope-scaling none leaves positions as they are, so %s cannot be meant too",
+                  set->rope_scale > 0 ? "--rope-scale" : "--rope-freq-scale");
+    else
+        return CLI_GO;
+    return CLI_USAGE;
+}
+
 int cmd_run(int argc, char **argv)
 {
     run_settings set = {.escape = true, .report = true, .repack = true};
     kv_settings_init(&set.kv);
     int code = cli_parse(&syntax, &set, argc, argv);
     if (code != CLI_GO) return code;
-    if (set.raw && set.chat_template) {
-        cli_error("--raw means no chat template, so --chat-template %s cannot be meant too", set.chat_template);
-        return CLI_USAGE;
-    }
+    code = check_together(&set);
+    if (code != CLI_GO) return code;
     unescape_settings(&set);
     session_begin(set.verbose);
     code = run(&set);

@@ -121,6 +121,8 @@ void generator_start(generator *g);
  * code. */
 int generate_turn(generator *g, const char *text, size_t length);
 run_stop generator_stop(const generator *g); /* of the last turn */
+/* Says on stderr that the context is full, when that is why the last turn ended. */
+void generator_say_full(const generator *g);
 
 /* ---- sample.c -------------------------------------------------------------------------------------------------------------- */
 

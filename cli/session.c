@@ -177,6 +177,8 @@ static int check_settings(const session *s, const run_settings *set)
                   s->shape.n_layers - 1);
         return CLI_USAGE;
     }
+    if (set->gpu_layers != 0 && !llama_supports_gpu_offload())
+        cli_warn("-ngl: this libllama has no GPU back end; all weights stay in main memory");
     bool stretched = set->rope_scale > 0 || set->rope_base > 0 || set->rope_freq_scale > 0 || set->rope_scaling;
     if (set->context > s->shape.context && s->shape.context > 0 && !stretched)
         cli_warn("-c %lld is above the training length %lld of the model: expect worse text, or see the --rope options",

@@ -104,6 +104,12 @@ size_t cli_distance(const char *a, const char *b)
     return row[n];
 }
 
+bool cli_near(const char *a, const char *b)
+{
+    const size_t third = strlen(a) / 3;
+    return cli_distance(a, b) <= (third > 2 ? third : 2); /* two: a swap of letters */
+}
+
 /* ---- UTF-8 (RFC 3629) ------------------------------------------------------------------------------------------------------ */
 
 static int sequence_length(unsigned char lead)

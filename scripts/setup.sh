@@ -100,7 +100,7 @@ build_llama() {
     pin=$(grep "^$1 " "$root/scripts/pins.txt")
     [ "$(cat "$to/pin" 2>/dev/null)" != "$pin" ] || return 0
     python3 "$root/scripts/fetch.py" "$1" || exit $?
-    say "building libllama in build/$1 (a few minutes)"
+    say "building libllama in build/$1: 5 to 20 minutes without a word; tail -f $log shows how far it is"
     flags=$(no_amx)
     rm -rf "$to" "$work"
     { cmake -S "$source" -B "$work" -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$to" -DCMAKE_INSTALL_LIBDIR=lib \

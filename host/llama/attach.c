@@ -157,7 +157,7 @@ static int create_cache(kvf_llama *h)
     p.cpu = h->cpu, p.log = h->log, p.log_user = h->log_user, p.error = why, p.error_size = sizeof why;
     rc = kvf_cache_create(&h->cache, &p);
     free(layers), free(known);
-    if (rc) return kvfi_host_fail(h, rc, "cache: %s", *why ? why : kvf_strerror(rc));
+    if (rc) return kvfi_host_fail(h, rc, "%s", *why ? why : kvf_strerror(rc));
     kvfi_host_set_positions(h);
     h->reserved = h->n_ctx + h->n_batch; /* room for blocks that a cut leaves half empty */
     rc = kvf_reserve(h->cache, h->reserved, h->n_seq, h->n_batch);

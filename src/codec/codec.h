@@ -23,6 +23,9 @@ enum { KVFI_SCALE_NONE, KVFI_SCALE_SPREAD, KVFI_SCALE_LAMBDA };
 /* All-in bits of a code: 8 * bytes of a record / (64 * dim). */
 double kvfi_part_bits(const kvf_part *part);
 
+/* Does anything of the part depend on the seed of its spec: a rotation, a sketch? */
+int kvfi_part_draws(const kvf_part *part);
+
 /* How many scales of a record are the largest number of f16, of either sign: steps and lengths that were clipped when they were stored. */
 int32_t kvfi_part_saturated(const kvf_part *part, const void *record);
 
@@ -42,7 +45,13 @@ int kvfi_spec_parse(const char *text, const kvfi_spec_names *names, kvf_spec *sp
 /* Option helpers for setup functions: the value of `key`, or `fallback`. kvfi_spec_only refuses keys that are not in `allowed`
  * (NULL-terminated). */
 const char *kvfi_spec_get(const kvf_spec *spec, const char *key, const char *fallback);
-int kvfi_spec_int(const kvf_spec *spec, const char *key, int32_t fallback, int32_t *value, char *error, size_t error_size);
+
+/* A whole number from 0 to 999999. What may stand there is said by `range`, which also serves to refuse a number afterwards, so that
+ * one option has one sentence. */
+int kvfi_spec_int(const kvf_spec *spec, const char *key, int32_t fallback, const char *range, int32_t *value, char *error,
+                  size_t error_size);
+/* KVF_E_SPEC, with the sentence that `key` is what it is, but may be `range`. */
+int kvfi_spec_refuse(const kvf_spec *spec, const char *key, const char *range, char *error, size_t error_size);
 int kvfi_spec_only(const kvf_spec *spec, const char *const *allowed, char *error, size_t error_size);
 
 #endif

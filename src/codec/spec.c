@@ -9,12 +9,14 @@
 
 #define SPEC_MAX 199 /* characters of a spec: a policy's, with every option written out */
 
+/* One of each. */
 static const char *list_all(const kvfi_spec_names *names, char *list, size_t size)
 {
     size_t used = 0;
     list[0] = '\0';
     for (int32_t i = 0; names->name(i); i++) {
-        int n = snprintf(list + used, size - used, "%s%s", i ? " " : "", names->examples(i));
+        const char *first = names->examples(i);
+        int n = snprintf(list + used, size - used, "%s%.*s", i ? " " : "", (int)strcspn(first, " "), first);
         if (n < 0 || (size_t)n >= size - used) break;
         used += (size_t)n;
     }
@@ -23,7 +25,7 @@ static const char *list_all(const kvfi_spec_names *names, char *list, size_t siz
 
 static int unknown(const kvfi_spec_names *names, const char *text, size_t n, char *error, size_t size)
 {
-    char list[1024];
+    char list[256];
     if (n)
         kvfi_sentence(error, size, "%s '%s' does not exist; there are: %s", names->noun, kvfi_show(text, n).text,
                       list_all(names, list, sizeof list));
@@ -78,9 +80,15 @@ static int add_option(kvf_spec *spec, const char *text, size_t n, char *error, s
 {
     const char *equals = memchr(text, '=', n);
     size_t key = equals ? (size_t)(equals - text) : n, value = equals ? n - key - 1 : 0;
+    if (!n) {
+        kvfi_sentence(error, size, "%s '%s': nothing follows a ':' or ','; write KEY=VALUE there", spec->noun, spec->name);
+        return KVF_E_SPEC;
+    }
     if (!key || !value) {
-        kvfi_sentence(error, size, "%s '%s': '%s' is not an option; write KEY=VALUE", spec->noun, spec->name,
-                      kvfi_show(text, n).text);
+        kvfi_sentence(error, size,
+                      equals && key ? "%s '%s': option '%s' has no value; write KEY=VALUE"
+                                    : "%s '%s': '%s' is not an option; write KEY=VALUE",
+                      spec->noun, spec->name, kvfi_show(text, n).text);
         return KVF_E_SPEC;
     }
     for (size_t i = 0; i < n; i++) {
@@ -143,6 +151,17 @@ static const char *codec_examples(int32_t i)
     return kvfi_codec_at(i)->examples;
 }
 
+/* A seed that changes nothing would be taken for another draw. */
+static int check_seed(const kvf_spec *spec, const kvf_part *part, char *error, size_t size)
+{
+    const char *seed = kvfi_spec_get(spec, "seed", "0");
+    if (!strcmp(seed, "0") || kvfi_part_draws(part)) return KVF_OK;
+    kvfi_sentence(error, size,
+                  "codec '%s': seed=%s changes nothing here: no rotation or sketch is drawn (rot=h1, h2 and haar are)",
+                  spec->name, seed);
+    return KVF_E_SPEC;
+}
+
 int kvfi_part_setup_calibrated(const char *text, kvf_side side, int32_t dim, const kvf_calibrated_layer *calibrated,
                                kvf_part *part, char *error, size_t size)
 {
@@ -167,6 +186,7 @@ int kvfi_part_setup_calibrated(const char *text, kvf_side side, int32_t dim, con
     }
     kvf_part made = {.codec = codec, .side = side, .calibrated = calibrated};
     rc = codec->setup(&spec, dim, &made, error, size);
+    if (rc == KVF_OK) rc = check_seed(&spec, &made, error, size);
     if (rc == KVF_OK) *part = made;
     return rc;
 }
@@ -183,13 +203,19 @@ const char *kvfi_spec_get(const kvf_spec *spec, const char *key, const char *fal
     return fallback;
 }
 
-int kvfi_spec_int(const kvf_spec *spec, const char *key, int32_t fallback, int32_t *value, char *error, size_t size)
+int kvfi_spec_int(const kvf_spec *spec, const char *key, int32_t fallback, const char *range, int32_t *value, char *error,
+                  size_t size)
 {
     const char *text = kvfi_spec_get(spec, key, NULL);
     *value = text ? decimal(text, strlen(text)) : fallback;
-    if (!text || *value >= 0) return KVF_OK;
-    kvfi_sentence(error, size, "%s '%s': %s is '%s', but must be a whole number from 0 to 999999", spec->noun, spec->name, key,
-                  kvfi_show(text, strlen(text)).text);
+    return !text || *value >= 0 ? KVF_OK : kvfi_spec_refuse(spec, key, range, error, size);
+}
+
+int kvfi_spec_refuse(const kvf_spec *spec, const char *key, const char *range, char *error, size_t size)
+{
+    const char *text = kvfi_spec_get(spec, key, "");
+    kvfi_sentence(error, size, "%s '%s': %s is '%s', but may be %s", spec->noun, spec->name, key,
+                  kvfi_show(text, strlen(text)).text, range);
     return KVF_E_SPEC;
 }
 

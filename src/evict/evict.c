@@ -221,7 +221,7 @@ int32_t kvfi_evict_last_budget(const kvfi_evict *e)
 /* Rows at one end: those asked for, and at least those that the cache holds exactly anyway. */
 static int set_end(const kvf_spec *spec, const char *key, int32_t exact, int32_t *rows, char *error, size_t size)
 {
-    int rc = kvfi_spec_int(spec, key, exact, rows, error, size);
+    int rc = kvfi_spec_int(spec, key, exact, "a number of tokens from 0 to 999999", rows, error, size);
     if (*rows < exact) *rows = exact;
     return rc;
 }
@@ -279,7 +279,7 @@ int kvfi_evict_setup(const char *text, int32_t sink, int32_t recent, kvfi_evict 
     rc = set_budget(&spec, e, error, size);
     if (!rc) rc = set_end(&spec, "sink", sink, &e->sink, error, size);
     if (!rc) rc = set_end(&spec, "recent", recent, &e->recent, error, size);
-    if (!rc) rc = kvfi_spec_int(&spec, "seed", 1, &e->seed, error, size);
+    if (!rc) rc = kvfi_spec_int(&spec, "seed", 1, "a whole number from 0 to 999999", &e->seed, error, size);
     if (!rc) rc = set_protected(&spec, e, error, size);
     if (!rc) rc = check_budget(&spec, e, error, size);
     if (!rc) rc = set_layers(&spec, e, error, size);

@@ -50,8 +50,8 @@ json run_says_policy 'o["kv"]["evict"] == "window:budget=200,recent=64,sink=4"'
 succeeds run_past_context run "${quick[@]}" -m "$smollm2" -c 400 --raw -f "$text" -n 8 --evict knorm:budget=200 --json
 json run_past 'o["prompt_tokens"] > 600 and 200 <= o["tokens"]["held"] <= 263'
 holds run_says_so grep -q "text may go on past the context, up to 8192 tokens" "$work/err"
-refuses run_none_stops 2 "holds 400, dropped ones counted" run "${quick[@]}" -m "$smollm2" -c 400 --raw -f "$text" -n 8
-refuses run_protected_stops 2 "holds 400, dropped ones counted" run "${quick[@]}" -m "$smollm2" -c 400 --raw -f "$text" -n 8 --evict knorm:budget=200,protect=3
+refuses run_none_stops 2 "holds 400[.] Give -c" run "${quick[@]}" -m "$smollm2" -c 400 --raw -f "$text" -n 8
+refuses run_protected_stops 2 "holds 400, dropped ones counted .--evict knorm:budget=200" run "${quick[@]}" -m "$smollm2" -c 400 --raw -f "$text" -n 8 --evict knorm:budget=200,protect=3
 
 # quality: a budget that binds late takes positions away, one that never does is refused.
 base=(quality -m "$smollm2" -t 1 -f "$text" -c 320 --floor 0)

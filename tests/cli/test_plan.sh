@@ -94,7 +94,7 @@ json plan_hybrid_counts 'o["bytes_f16"] == 2 * 512 * 2 * 2 * 16 * 2 and (o["kv"]
 succeeds plan_latent plan -m "$work/latent.gguf" -c 512 --kv q8_0/q8_0 --json
 json plan_latent_f16 'o["bytes_f16"] == 2 * 512 * 160 * 2'
 refuses plan_latent_codec 2 "latent" plan -m "$work/latent.gguf" -c 512 --kv kivi4/kivi4
-refuses plan_without_length 1 "give -c" plan -m "$work/interval.gguf"
+refuses plan_without_length 1 "0 tokens as its training length.*with -c" plan -m "$work/interval.gguf"
 
 # doctor
 succeeds doctor doctor

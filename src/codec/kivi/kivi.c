@@ -19,14 +19,12 @@ static int check_bits(const kvf_spec *spec, char *error, size_t size)
     return KVF_E_SPEC;
 }
 
-static int check_group(kvf_side side, int32_t group, char *error, size_t size)
+static int parse_group(const kvf_spec *spec, kvf_side side, int32_t *group, char *error, size_t size)
 {
-    if (group == 16 || group == 32 || group == 64 || (group == 128 && side == KVF_V)) return KVF_OK;
-    if (side == KVF_K)
-        kvfi_sentence(error, size, "codec 'kivi', keys: group is %d, but may be 16, 32 or 64 tokens", (int)group);
-    else
-        kvfi_sentence(error, size, "codec 'kivi', values: group is %d, but may be 16, 32, 64 or 128 channels", (int)group);
-    return KVF_E_SPEC;
+    const char *range = side == KVF_K ? "16, 32 or 64 tokens for keys" : "16, 32, 64 or 128 channels for values";
+    int rc = kvfi_spec_int(spec, "group", 32, range, group, error, size);
+    if (rc || *group == 16 || *group == 32 || *group == 64 || (*group == 128 && side == KVF_V)) return rc;
+    return kvfi_spec_refuse(spec, "group", range, error, size);
 }
 
 static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
@@ -36,8 +34,7 @@ static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error,
     int32_t group;
     int rc = check_bits(spec, error, size);
     if (!rc) rc = kvfi_spec_only(spec, options, error, size);
-    if (!rc) rc = kvfi_spec_int(spec, "group", 32, &group, error, size);
-    if (!rc) rc = check_group(side, group, error, size);
+    if (!rc) rc = parse_group(spec, side, &group, error, size);
     if (rc) return rc;
     part->kind = side == KVF_K ? KVF_KIND_CHANNEL : KVF_KIND_TOKEN;
     part->bits = spec->bits;

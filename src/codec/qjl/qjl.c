@@ -13,11 +13,10 @@
 
 static int parse_rows(const kvf_spec *spec, int32_t dim_pad, int32_t *rows, char *error, size_t size)
 {
-    const int32_t most = 4 * dim_pad < KVFI_SKETCH_ROWS ? 4 * dim_pad : KVFI_SKETCH_ROWS;
-    int rc = kvfi_spec_int(spec, "m", dim_pad, rows, error, size);
-    if (rc || (*rows >= 16 && *rows <= most && *rows % 16 == 0)) return rc;
-    kvfi_sentence(error, size, "codec 'qjl': m is %d, but may be a multiple of 16 from 16 to %d", (int)*rows, (int)most);
-    return KVF_E_SPEC;
+    static const char range[] = "a multiple of 16 from 16 to four times the head size";
+    int rc = kvfi_spec_int(spec, "m", dim_pad, range, rows, error, size);
+    if (rc || (*rows >= 16 && *rows <= 4 * dim_pad && *rows % 16 == 0)) return rc;
+    return kvfi_spec_refuse(spec, "m", range, error, size);
 }
 
 static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)

@@ -83,6 +83,19 @@ int32_t kvfi_part_saturated(const kvf_part *part, const void *record)
     return found;
 }
 
+static int draws(const kvf_rotation *rot)
+{
+    return rot->kind != KVF_ROT_NONE && rot->kind != KVF_ROT_H;
+}
+
+int kvfi_part_draws(const kvf_part *part)
+{
+    int found = draws(&part->rot);
+    for (int32_t i = 0; i < part->n_matrices; i++)
+        found = found || part->matrix[i].map == KVF_MAP_SKETCH || draws(&part->matrix[i].rot);
+    return found;
+}
+
 int kvfi_spec_no_bits(const kvf_spec *spec, char *error, size_t error_size)
 {
     if (!spec->number[0]) return KVF_OK;
@@ -95,12 +108,10 @@ int kvfi_spec_rotation(const kvf_spec *spec, const char *fallback, int32_t dim, 
 {
     const char *name = kvfi_spec_get(spec, "rot", fallback);
     int32_t seed;
-    int rc = kvfi_spec_int(spec, "seed", 0, &seed, error, error_size);
+    int rc = kvfi_spec_int(spec, "seed", 0, "a whole number from 0 to 999999", &seed, error, error_size);
     if (rc) return rc;
-    if (!kvfi_rotation_init(rot, name, (uint32_t)seed, dim)) {
-        kvfi_sentence(error, error_size, "codec '%s': rot is '%s', but may be none, h, h1, h2 or haar", spec->name, name);
-        return KVF_E_SPEC;
-    }
+    if (!kvfi_rotation_init(rot, name, (uint32_t)seed, dim))
+        return kvfi_spec_refuse(spec, "rot", "none, h, h1, h2 or haar", error, error_size);
     if (rot->kind != KVF_ROT_H || rot->block > 1) return KVF_OK;
     kvfi_sentence(error, error_size, "codec '%s': rot=h needs an even head size, not %d; h1 has zeros added", spec->name,
                   (int)dim);

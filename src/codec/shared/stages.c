@@ -21,9 +21,7 @@ static int parse_key_stage(const kvf_spec *spec, const char *key, const char *fa
     const char *value = kvfi_spec_get(spec, key, fallback);
     for (*stage = 0; *stage < n; ++*stage)
         if (!strcmp(value, sources[*stage])) return KVF_OK;
-    kvfi_sentence(error, size, "codec '%s': %s is '%s', but may be none, prompt%s", spec->name, key, value,
-                  n == BLOCK ? " or file" : ", file or block");
-    return KVF_E_SPEC;
+    return kvfi_spec_refuse(spec, key, n == BLOCK ? "none, prompt or file" : "none, prompt, file or block", error, size);
 }
 
 /* What holds where the spec is silent: the source that the other stage names, else the file when it knows enough. */
@@ -59,8 +57,7 @@ static int parse_norm(const kvf_spec *spec, kvf_part *part, char *error, size_t 
         part->norm = norm[1] - '0';
         return KVF_OK;
     }
-    kvfi_sentence(error, size, "codec '%s': norm is '%s', but may be n0, n1, n2 or n3", spec->name, norm);
-    return KVF_E_SPEC;
+    return kvfi_spec_refuse(spec, "norm", "n0, n1, n2 or n3", error, size);
 }
 
 int kvfi_spec_rotated(const kvf_spec *spec, const char *const *allowed, int32_t dim, kvf_part *part, char *error, size_t size)

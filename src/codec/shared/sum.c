@@ -135,9 +135,9 @@ int kvfi_spec_sketch(const kvf_spec *spec, kvf_part *part, char *error, size_t s
 
 int kvfi_spec_outliers(const kvf_spec *spec, int32_t dim, int32_t *n, char *error, size_t size)
 {
-    int rc = kvfi_spec_int(spec, "outliers", 0, n, error, size);
+    static const char range[] = "a number of channels from 0 to less than the head has";
+    int rc = kvfi_spec_int(spec, "outliers", 0, range, n, error, size);
     if (rc || *n < dim) return rc;
-    kvfi_sentence(error, size, "codec '%s': %d outlier channels need a head of more than that; this one has %d", spec->name,
-                  (int)*n, (int)dim);
-    return KVF_E_UNSUPPORTED;
+    kvfi_spec_refuse(spec, "outliers", range, error, size);
+    return KVF_E_UNSUPPORTED; /* of this head size, not of any */
 }

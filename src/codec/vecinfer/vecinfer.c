@@ -37,16 +37,12 @@ static int named_geometry(const kvf_spec *spec, kvf_part *part, char *error, siz
 
 static int free_geometry(const kvf_spec *spec, kvf_part *part, char *error, size_t size)
 {
-    int rc = kvfi_spec_int(spec, "sub", 4, &part->sub, error, size);
-    if (!rc) rc = kvfi_spec_int(spec, "bits", 8, &part->bits, error, size);
+    static const char subs[] = "2, 4 or 8 channels", widths[] = "1 to 12, those of an index";
+    int rc = kvfi_spec_int(spec, "sub", 4, subs, &part->sub, error, size);
+    if (!rc) rc = kvfi_spec_int(spec, "bits", 8, widths, &part->bits, error, size);
     if (rc) return rc;
-    if (part->sub != 2 && part->sub != 4 && part->sub != 8)
-        kvfi_sentence(error, size, "codec 'vecinfer': sub is %d, but may be 2, 4 or 8 channels", (int)part->sub);
-    else if (part->bits < 1 || part->bits > 12)
-        kvfi_sentence(error, size, "codec 'vecinfer': bits is %d, but may be 1 to 12 of an index", (int)part->bits);
-    else
-        return KVF_OK;
-    return KVF_E_SPEC;
+    if (part->sub != 2 && part->sub != 4 && part->sub != 8) return kvfi_spec_refuse(spec, "sub", subs, error, size);
+    return part->bits < 1 || part->bits > 12 ? kvfi_spec_refuse(spec, "bits", widths, error, size) : KVF_OK;
 }
 
 /* per=layer: one table for all heads; per=head: one for each. */
@@ -55,8 +51,7 @@ static int parse_per(const kvf_spec *spec, int32_t *per_head, char *error, size_
     const char *per = kvfi_spec_get(spec, "per", "layer");
     *per_head = !strcmp(per, "head");
     if (*per_head || !strcmp(per, "layer")) return KVF_OK;
-    kvfi_sentence(error, size, "codec 'vecinfer': per is '%s', but may be layer or head", per);
-    return KVF_E_SPEC;
+    return kvfi_spec_refuse(spec, "per", "layer or head", error, size);
 }
 
 /* The codebook of that geometry, if it is known. */
