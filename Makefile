@@ -32,7 +32,7 @@ demo: ## set-up for one model, the program, and a run with its report
 	@mkdir -p build
 	@$(call quietly,$(call configure,--preset default),build/configure)
 	@$(call quietly,$(call compile,build,kvfold_cli),build/compile)
-	$(kvfold) run -m $(smollm2) --kv kivi4/kivi4 -s 2 -n 200 -f docs/demo-prompt.txt
+	$(kvfold) run -m $(smollm2) --kv kivi4/kivi4 --temp 0 -n 200 -f docs/demo-prompt.txt
 
 .PHONY: check
 check: build ## every test: both models, sanitizers, emulated AArch64, examples, install
