@@ -185,7 +185,9 @@ static void bits_and_refusals(void **state)
     assert_string_equal(info.canonical, "turbo2:norm=n2,rot=h1,seed=0");
     assert_int_equal(kvf_spec_check("turbo7:outliers=32", KVF_K, 128, NULL, error, sizeof error), KVF_E_SPEC);
     assert_int_equal(kvf_spec_check("turbo2:outliers=128", KVF_K, 128, NULL, error, sizeof error), KVF_E_UNSUPPORTED);
-    assert_non_null(strstr(error, "this one has 128"));
+    assert_non_null(strstr(error, "outliers is '128', but may be 0 to 127: fewer than the 128 channels"));
+    assert_int_equal(kvf_spec_check("turbo2:outliers=33,rot=h", KVF_K, 128, NULL, error, sizeof error), KVF_E_UNSUPPORTED);
+    assert_non_null(strstr(error, "33 outliers of 128 channels leave 95"));
     assert_int_equal(kvf_spec_check("turbo2:outliers=x", KVF_K, 128, NULL, error, sizeof error), KVF_E_SPEC);
 }
 

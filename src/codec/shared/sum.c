@@ -9,6 +9,7 @@
 #include "codec/shared/table.h"
 #include "cpu/scalar/scalar.h"
 
+#include <stdio.h>
 #include <string.h>
 
 void kvfi_sum_add_signs(kvf_part *part, int32_t dim, int32_t rows, kvf_select select)
@@ -135,7 +136,8 @@ int kvfi_spec_sketch(const kvf_spec *spec, kvf_part *part, char *error, size_t s
 
 int kvfi_spec_outliers(const kvf_spec *spec, int32_t dim, int32_t *n, char *error, size_t size)
 {
-    static const char range[] = "a number of channels from 0 to less than the head has";
+    char range[80];
+    snprintf(range, sizeof range, "0 to %d: fewer than the %d channels of the head", (int)dim - 1, (int)dim);
     int rc = kvfi_spec_int(spec, "outliers", 0, range, n, error, size);
     if (rc || *n < dim) return rc;
     kvfi_spec_refuse(spec, "outliers", range, error, size);

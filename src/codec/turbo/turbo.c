@@ -31,6 +31,13 @@ static int setup_split(const kvf_spec *spec, int32_t dim, kvf_part *part, char *
                       (int)spec->bits, SPLIT_BITS);
         return KVF_E_SPEC;
     }
+    if (part->rot.kind == KVF_ROT_H && (channels[0] % 2 || channels[1] % 2)) {
+        kvfi_sentence(
+            error, size,
+            "codec 'turbo%d': rot=h needs parts of even size, and %d outliers of %d channels leave %d; h1 has zeros added",
+            (int)spec->bits, (int)part->n_out, (int)dim, (int)channels[0]);
+        return KVF_E_UNSUPPORTED;
+    }
     for (int32_t i = 0; i < 2; i++) {
         kvf_rotation rot;
         int rc = kvfi_spec_rotation(spec, "h1", channels[i], &rot, error, size);
