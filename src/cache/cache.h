@@ -105,7 +105,6 @@ struct kvf_cache {
     int64_t reserved_tokens;
     int64_t saturated, saturated_scales;
     int64_t recoded; /* rows of one head that compaction coded again */
-    int32_t said_unturned;
     char error[320];
 };
 
@@ -203,6 +202,8 @@ void kvfi_count_wasted(const kvf_cache *c, kvfi_sequence *s);
 /* What is said of keys (keys.c): x[64][dim] of one head of the first block that a store seals; and of the stores that are new to it. */
 void kvfi_watch_keys(const kvf_cache *c, kvfi_store *st, const float *x);
 void kvfi_say_risky(kvf_cache *c);
+void kvfi_say_unturned(kvf_cache *c);
+void kvfi_say_unknown_turns(const kvf_cache *c);
 
 /* Estimates (learn.c). pend: before a batch of run r; queries: of the open attention; rows: at commit, before sealing. */
 int kvfi_learn_room(kvf_cache *c);
@@ -210,6 +211,8 @@ void kvfi_learn_pend(kvf_cache *c, const kvfi_run *r);
 void kvfi_learn_queries(kvf_cache *c);
 void kvfi_learn_rows(kvf_cache *c, kvfi_sequence *s, const kvfi_run *r);
 void kvfi_forget_sets(kvf_cache *c, kvfi_sequence *s);
+/* What is left of the sequence has entered no estimate: those to come are as in a sequence that never was longer. */
+void kvfi_learn_again(kvf_cache *c, kvfi_sequence *s);
 
 static inline const uint8_t *kvfi_table(const kvf_cache *c, const kvfi_sequence *s, int32_t epoch, const kvfi_store *store)
 {

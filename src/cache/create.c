@@ -143,6 +143,7 @@ int kvf_cache_create(kvf_cache **cache, const kvf_params *p)
         return KVF_E_NOMEM;
     }
     snprintf(c->cpu, sizeof c->cpu, "%s", g.kernels.name);
+    kvfi_say_unknown_turns(c);
     *cache = c;
     return KVF_OK;
 }

@@ -163,7 +163,8 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     if (!rc && s->v_in_k) rc = setup_latent(s, error, error_size);
     if (rc) return rc;
     if (!s->v_in_k) s->turned = s->v.rot;
-    if (l->rope_style == KVF_ROPE_UNKNOWN && s->k.centre) kvfi_centre_by_block(&s->k);
+    s->unknown_turns = l->rope_style == KVF_ROPE_UNKNOWN && s->k.centre;
+    if (s->unknown_turns) kvfi_centre_by_block(&s->k);
     s->staged = s->k.centre || s->k.scaled;
     s->self = s->staged && !s->k.from_file;
     rc = check_known(s, error, error_size);

@@ -53,9 +53,11 @@ typedef struct kvfi_store {
     kvfi_pair *pairs;   /* channels that RoPE turns */
     int32_t keys_known; /* 1: a block of its keys was sealed and is in mean_share, 2: and what is to be said of them was said */
     double mean_share;  /* of the first sealed block's keys, see kvf_keys; -1: none yet */
-    int32_t unturned;   /* the keys turned out not to turn as described */
-    size_t key_sums;    /* offset in a sequence's exact store: [kv_heads][KVFI_KEY_SUMS][dim] doubles */
-    size_t pair_sums;   /* ... [n_pairs][3] doubles */
+    int32_t unturned;   /* the keys did not turn as described, by the newest estimate of any sequence */
+    int32_t unturned_said; /* 1: that is to be said, 2: it was */
+    int32_t unknown_turns; /* no description of how they turn: a mean in every block took the place of one from the prompt */
+    size_t key_sums;       /* offset in a sequence's exact store: [kv_heads][KVFI_KEY_SUMS][dim] doubles */
+    size_t pair_sums;      /* ... [n_pairs][3] doubles */
     size_t
         table; /* offset in a table set, `known` when not `self`: int64 rotate, then [kv_heads] of dim doubles (c_0) and dim floats
                           (scale) */

@@ -52,31 +52,68 @@ static void add_run(char *list, size_t size, int32_t first, int32_t last)
     }
 }
 
-static int to_be_said(const kvf_cache *c, int32_t i)
+typedef int (*question)(const kvfi_store *st);
+
+static int asked(const kvf_cache *c, int32_t i, question q)
 {
-    return i >= 0 && i < c->g.n_stores && c->g.stores[i].keys_known == 1 && risky(&c->g.stores[i]);
+    return i >= 0 && i < c->g.n_stores && q(&c->g.stores[i]);
+}
+
+/* Warns of the layers that the question holds for, if any: "layers 0-3, 7 (5 in all): ...". */
+static void warn_of(const kvf_cache *c, question q, const char *what)
+{
+    char text[400], list[120] = "";
+    int32_t n = 0, first = 0;
+    for (int32_t i = 0; i < c->g.n_stores; i++) {
+        if (!asked(c, i, q)) continue;
+        if (!asked(c, i - 1, q)) first = c->g.stores[i].layer;
+        if (!asked(c, i + 1, q)) add_run(list, sizeof list, first, c->g.stores[i].layer);
+        n++;
+    }
+    if (!n || !c->log) return;
+    kvfi_sentence(text, sizeof text, "layers %s (%d in all): %s", list, (int)n, what);
+    c->log(c->log_user, KVF_LOG_WARN, text);
+}
+
+static int newly_risky(const kvfi_store *st)
+{
+    return st->keys_known == 1 && risky(st);
 }
 
 /* Layers with a window may seal their first block later than others: each layer is named once. */
 void kvfi_say_risky(kvf_cache *c)
 {
-    char text[320], list[120] = "";
-    int32_t n = 0, first = 0;
-    for (int32_t i = 0; i < c->g.n_stores; i++) {
-        if (!to_be_said(c, i)) continue;
-        if (!to_be_said(c, i - 1)) first = c->g.stores[i].layer;
-        if (!to_be_said(c, i + 1)) add_run(list, sizeof list, first, c->g.stores[i].layer);
-        n++;
-    }
+    warn_of(
+        c, newly_risky,
+        "nearly all of a key is a constant, and its codec does not take it out: expect bad text; centre=prompt or kivi keys do");
     for (int32_t i = 0; i < c->g.n_stores; i++)
         if (c->g.stores[i].keys_known) c->g.stores[i].keys_known = 2;
-    if (!n || !c->log) return;
-    kvfi_sentence(
-        text, sizeof text,
-        "layers %s (%d in all): nearly all of a key is a constant, and its codec does not take it out: expect bad text; "
-        "centre=prompt or kivi keys do",
-        list, (int)n);
-    c->log(c->log_user, KVF_LOG_WARN, text);
+}
+
+static int newly_unturned(const kvfi_store *st)
+{
+    return st->unturned_said == 1;
+}
+
+/* Once a cache, not once a sequence. */
+void kvfi_say_unturned(kvf_cache *c)
+{
+    warn_of(c, newly_unturned,
+            "the keys do not turn as the RoPE description says; their centre is the plain mean of the prompt's keys");
+    for (int32_t i = 0; i < c->g.n_stores; i++)
+        if (c->g.stores[i].unturned_said) c->g.stores[i].unturned_said = 2;
+}
+
+static int turns_unknown(const kvfi_store *st)
+{
+    return st->unknown_turns;
+}
+
+void kvfi_say_unknown_turns(const kvf_cache *c)
+{
+    warn_of(c, turns_unknown,
+            "how RoPE turns the keys is not known; every block keeps the mean of its keys (centre=block) in place of one from "
+            "the prompt");
 }
 
 int kvf_keys(const kvf_cache *c, int32_t layer, kvf_keys_t *keys)

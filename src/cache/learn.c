@@ -4,7 +4,6 @@
 #include "cache/cache.h"
 #include "base/exact.h"
 #include "base/half.h"
-#include "base/text.h"
 
 #include <string.h>
 
@@ -123,20 +122,6 @@ static int64_t gather_queries(const kvf_cache *c, const kvfi_sequence *s, int st
     return n;
 }
 
-/* The caller is told once a cache, not once a sequence. */
-static void say_unturned(kvf_cache *c, kvfi_store *st)
-{
-    st->unturned = 1;
-    char text[200];
-    if (!c->log || c->said_unturned) return;
-    c->said_unturned = 1;
-    kvfi_sentence(
-        text, sizeof text,
-        "layer %d: the keys do not turn as the RoPE description says; their centre is the plain mean of the prompt's keys",
-        (int)st->layer);
-    c->log(c->log_user, KVF_LOG_WARN, text);
-}
-
 static void make_store_tables(kvf_cache *c, kvfi_sequence *s, int store, int32_t epoch)
 {
     kvfi_store *st = &c->g.stores[store];
@@ -154,7 +139,8 @@ static void make_store_tables(kvf_cache *c, kvfi_sequence *s, int store, int32_t
     /* Un-rotating must concentrate the mean. Where there is hardly a mean both are noise of equal size. */
     int64_t rotate = unrotated >= 0.9 * plain;
     memcpy(table, &rotate, sizeof rotate);
-    if (!rotate) say_unturned(c, st);
+    st->unturned = !rotate;
+    if (!rotate && !st->unturned_said) st->unturned_said = 1;
     for (int32_t h = 0; h < st->kv_heads; h++) {
         memset(queries, 0, sizeof queries);
         e.keys = (const double *)(const void *)(s->exact + st->key_sums) + (size_t)h * KVFI_KEY_SUMS * (size_t)st->k.head_dim;
@@ -170,6 +156,7 @@ static void make_set(kvf_cache *c, kvfi_sequence *s, int32_t epoch)
     memset(kvfi_pool_data(&c->tables, s->sets[epoch]), 0, c->g.table_bytes);
     for (int i = 0; i < c->g.n_stores; i++)
         if (c->g.stores[i].self) make_store_tables(c, s, i, epoch);
+    kvfi_say_unturned(c);
 }
 
 void kvfi_learn_rows(kvf_cache *c, kvfi_sequence *s, const kvfi_run *r)
@@ -191,6 +178,12 @@ void kvfi_forget_sets(kvf_cache *c, kvfi_sequence *s)
 {
     for (int32_t e = 0; e < s->n_sets; e++) kvfi_pool_drop(&c->tables, &c->a, s->sets[e], 0);
     s->n_sets = s->learned = s->query_copy = 0;
+}
+
+void kvfi_learn_again(kvf_cache *c, kvfi_sequence *s)
+{
+    kvfi_forget_sets(c, s);
+    if (c->g.sums_bytes) memset(s->exact + c->g.sums_offset, 0, c->g.sums_bytes);
 }
 
 /* ---- what a block was coded with ---------------------------------------------------------------------------------------------- */

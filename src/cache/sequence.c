@@ -31,6 +31,13 @@ static int cut_in_sink(const kvf_cache *c, const kvfi_sequence *s, int32_t p0)
     return s->has_sink && s->sink_alive == all && (int64_t)p0 - s->start <= c->g.sink;
 }
 
+/* Would a cut at p0 leave only rows that are coded nowhere and in no estimate? */
+static int forgets(const kvf_cache *c, const kvfi_sequence *s, int32_t p0)
+{
+    const int uncoded = !s->has_sink && !kvfi_rows_sealed(s);
+    return (int64_t)p0 - s->start <= KVFI_SKIP && (uncoded || cut_in_sink(c, s, p0));
+}
+
 /* Windowed layers: after a cut at p0 the next query sees positions above p0 - window; blocks freed must lie before that. */
 static int check_windows(kvf_cache *c, const kvfi_sequence *s, int32_t seq, int32_t p0)
 {
@@ -68,7 +75,7 @@ int kvf_can(kvf_cache *c, kvf_ability what, int32_t seq, int32_t pos)
         return kvfi_fail(c, KVF_E_ARG, "ability %d; allowed are KVF_CAN_RM, KVF_CAN_RM_EXACT, KVF_CAN_SHIFT", (int)what);
     if (!s->used || pos >= s->next || pos <= s->start) return 1;
     if (check_windows(c, s, seq, pos)) return 0;
-    if (what == KVF_CAN_RM_EXACT && c->g.table_bytes && row_index(s, pos) < s->learned) {
+    if (what == KVF_CAN_RM_EXACT && c->g.table_bytes && row_index(s, pos) < s->learned && !forgets(c, s, pos)) {
         kvfi_fail(c, KVF_E_UNSUPPORTED, "sequence %d: rows from position %d on have entered the estimates of the first %d rows",
                   (int)seq, (int)pos, KVFI_EPOCH_LAST);
         return 0;
@@ -212,6 +219,7 @@ void kvfi_count_wasted(const kvf_cache *c, kvfi_sequence *s)
 /* Removes everything from p0 on; start < p0 < next. */
 static void cut(kvf_cache *c, kvfi_sequence *s, int32_t p0)
 {
+    const int forget = forgets(c, s, p0);
     if (p0 >= s->open_pos) {
         cut_open(c, s, p0 - s->open_pos);
     } else if (cut_in_sink(c, s, p0)) {
@@ -223,6 +231,7 @@ static void cut(kvf_cache *c, kvfi_sequence *s, int32_t p0)
         drop_blocks_from(c, s, keep);
         clear_open(c, s, p0);
     }
+    if (forget) kvfi_learn_again(c, s);
     kvfi_count_wasted(c, s);
     s->next = p0;
     if (s->policy_end > p0) s->policy_end = p0; /* what was dropped knowing of later rows is gone, but so are these */

@@ -39,8 +39,16 @@ static void fill_head(const sw_options *o, const oracle_rope *r, int text, int l
         q[c] = ts_round((float)(gauss(here + 9000 + (uint64_t)c) * (c % 8 == 3 ? 0.125 : 1) * (1 + 0.5 * layer)));
 }
 
+static void frequencies(double *freq, int rope_dims, double base)
+{
+    for (int i = 0; i < rope_dims / 2; i++) freq[i] = pow(base, -2.0 * i / rope_dims);
+}
+
 static void fill_text(sw_world *w, const sw_options *o, int text)
 {
+    double freq[64];
+    const oracle_rope true_turns = {o->rope_dims, o->neox != o->exchanged, freq};
+    frequencies(freq, o->rope_dims, o->base > 0 ? o->base : 10000);
     for (int l = 0; l < SW_LAYERS; l++) {
         const size_t qh = (size_t)sw_q_heads(l), dim = (size_t)w->dim;
         sw_text *t = &w->text[text];
@@ -49,9 +57,9 @@ static void fill_text(sw_world *w, const sw_options *o, int text)
         t->v[l] = malloc(SW_ROWS * SW_KV * SW_V_DIM * sizeof(float));
         for (size_t i = 0; i < SW_ROWS; i++) {
             for (size_t h = 0; h < qh; h++)
-                fill_head(o, &w->told, text, l, (int)i, (int)h, t->q[l] + (i * qh + h) * dim, NULL, NULL);
+                fill_head(o, &true_turns, text, l, (int)i, (int)h, t->q[l] + (i * qh + h) * dim, NULL, NULL);
             for (size_t h = 0; h < SW_KV; h++)
-                fill_head(o, &w->told, text, l == 2 ? 0 : l, (int)i, (int)h, NULL, t->k[l] + (i * SW_KV + h) * dim,
+                fill_head(o, &true_turns, text, l == 2 ? 0 : l, (int)i, (int)h, NULL, t->k[l] + (i * SW_KV + h) * dim,
                           t->v[l] + (i * SW_KV + h) * SW_V_DIM);
         }
     }
@@ -67,7 +75,7 @@ void sw_open(sw_world *w, const sw_options *o)
 {
     memset(w, 0, sizeof *w);
     w->dim = o->dim, w->start = o->start;
-    for (int i = 0; i < o->rope_dims / 2; i++) w->freq[i] = pow(10000, -2.0 * i / o->rope_dims);
+    frequencies(w->freq, o->rope_dims, 10000);
     w->told = (oracle_rope){o->rope_dims, o->neox, w->freq};
     kvf_params_init(&w->params);
     w->params.n_layers = SW_LAYERS, w->params.layers = w->layers, w->params.max_sequences = 4, w->params.cpu = ts_cpu;

@@ -28,6 +28,8 @@ typedef struct sw_world {
 typedef struct sw_options {
     int dim, rope_dims, neox, start;
     int not_rotated; /* the keys do not turn although it is said that they do */
+    int exchanged;   /* pairs of neighbours where halves are told, or the other way round */
+    double base;     /* of the frequencies by which they turn; 0: 10000, as the cache is told */
     double mean;     /* size of m against the noise; 0: 3 */
     const char *k;   /* NULL: uni4 */
 } sw_options;

@@ -161,9 +161,13 @@ static void unknown_rotation_is_centred_by_block(void **state)
     (void)state;
     ts_model m;
     kvf_spec_info prompt, block;
+    said told = {0};
     ts_model_init(&m, 1, 1, 1, DIM, DIM, "uni4", "f16");
     m.layers[0].rope_style = KVF_ROPE_UNKNOWN;
+    m.params.log = listen, m.params.log_user = &told;
     kvf_cache *c = ts_create(&m);
+    assert_int_equal(told.n, 1);
+    assert_non_null(strstr(told.text[0], "layers 0 (1 in all): how RoPE turns the keys is not known"));
     assert_int_equal(keys_of(c, 0).rule, KVF_KEYS_BLOCK_MEAN);
     feed(c, 1, 0, 256, 1, 4);
     assert_int_equal(kvf_spec_check("uni4", KVF_K, DIM, &prompt, NULL, 0), KVF_OK);

@@ -515,6 +515,32 @@ static void test_what_can_be_removed_exactly(void **state)
     sw_close(&world);
 }
 
+/* The rows that remain have entered no estimate, and are coded nowhere: another text is learnt as by a sequence that never held the first. */
+static void test_a_new_prompt_is_learnt_anew(void **state)
+{
+    static const int held[] = {40, 129, 300, 1100};
+    (void)state;
+    sw_open(&world, &kinds[0]);
+    for (int i = 0; i < COUNT(held); i++)
+        for (int keep = 1; keep <= 4; keep += 3) {
+            kvf_cache *c = sw_create(&world), *clean = sw_create(&world);
+            sw_feed(&world, c, 0, 0, 0, held[i], 60);
+            ts_ok(kvf_seq_cp(c, 0, 1)); /* which keeps what was learnt */
+            assert_int_equal(kvf_can(c, KVF_CAN_RM_EXACT, 0, world.start + keep), 1);
+            ts_ok(kvf_seq_rm(c, 0, world.start + keep, -1));
+            assert_int_equal(sequence(c, 0)->n_sets, 0);
+            sw_feed(&world, clean, 0, 0, 0, keep, 60);
+            sw_feed(&world, c, 0, 1, keep, 1200, 60);
+            sw_feed(&world, clean, 0, 1, keep, 1200, 60);
+            same(c, 0, clean, 0, 1, 1200);
+            compare_tables(c, 1, 0, &world.told, 1);
+            kvf_cache_free(&c);
+            kvf_cache_free(&clean);
+        }
+    assert_int_equal(world.warnings, 0);
+    sw_close(&world);
+}
+
 /* A removal at any depth, then other rows: still answers in finite numbers, keeps count and never seals without an estimate. */
 static void test_removal_and_regrowth(void **state)
 {
@@ -556,6 +582,37 @@ static void test_wrong_description(void **state)
         world.params.log = NULL;
         c = sw_create(&world);
         sw_feed(&world, c, 0, 0, 0, 200, 100);
+        kvf_cache_free(&c);
+        sw_close(&world);
+    }
+}
+
+/* Keys that turn, but by other angles or in other pairs than described. A base that is wrong by a fifth still concentrates the mean. */
+static void test_wrong_turns(void **state)
+{
+    static const struct {
+        int exchanged, neox;
+        double base;
+        int32_t rule;
+    } wrong[] = {{1, 0, 0, KVF_KEYS_PLAIN_MEAN},
+                 {1, 1, 0, KVF_KEYS_PLAIN_MEAN},
+                 {0, 1, 1e6, KVF_KEYS_PLAIN_MEAN},
+                 {0, 0, 12000, KVF_KEYS_UNROTATED},
+                 {0, 1, 0, KVF_KEYS_UNROTATED}};
+    (void)state;
+    for (int i = 0; i < COUNT(wrong); i++) {
+        sw_open(&world, &(sw_options){.dim = 64,
+                                      .rope_dims = 64,
+                                      .neox = wrong[i].neox,
+                                      .exchanged = wrong[i].exchanged,
+                                      .base = wrong[i].base,
+                                      .start = 2000});
+        kvf_cache *c = sw_create(&world);
+        kvf_keys_t keys = {.size = sizeof keys};
+        sw_feed(&world, c, 0, 0, 0, 1100, 100);
+        ts_ok(kvf_keys(c, 0, &keys));
+        assert_int_equal(keys.rule, wrong[i].rule);
+        assert_int_equal(world.warnings > 0, wrong[i].rule == KVF_KEYS_PLAIN_MEAN);
         kvf_cache_free(&c);
         sw_close(&world);
     }
@@ -625,8 +682,10 @@ int main(void)
         cmocka_unit_test(test_bytes_at_every_length),
         cmocka_unit_test(test_nothing_allocates_after_reserve),
         cmocka_unit_test(test_what_can_be_removed_exactly),
+        cmocka_unit_test(test_a_new_prompt_is_learnt_anew),
         cmocka_unit_test(test_removal_and_regrowth),
         cmocka_unit_test(test_wrong_description),
+        cmocka_unit_test(test_wrong_turns),
         cmocka_unit_test(test_each_stage_helps),
     };
     int failed = ts_on_every_cpu("self_calibration", on_every_cpu, sizeof on_every_cpu / sizeof *on_every_cpu);
