@@ -507,12 +507,13 @@ KVF_API int kvf_op_codebook_quantise(const float *x, size_t n, const float *leve
 /* x = levels[code]. KVF_E_ARG when a code is not below n_levels. */
 KVF_API int kvf_op_codebook_dequantise(const uint8_t *codes, size_t n, const float *levels, int32_t n_levels, float *x);
 
-/* Norm, rotation, codebook and packing of n vectors x[n][dim] in one go, each vector read once and nothing written but its norm and
- * its codes: norm = ||x||, codes = quantise(y * (sqrt(size) / norm)) with y[size] = x rotated (rot and seed as in kvf_op_rotate), packed
+/* Norm, rotation, codebook and packing of n vectors x[n][dim] in one go, vector by vector: nothing is written but its norm and its
+ * codes: norm = ||x||, codes = quantise(y * (sqrt(size) / norm)) with y[size] = x rotated (rot and seed as in kvf_op_rotate), packed
  * as kvf_op_pack does into packed[n][kvf_op_packed_bytes(size, bits)]. levels[2^bits] as above, in units of a coordinate of a vector of
  * length sqrt(size), as kvf_op_codebook gives them. The codes are those of the operations one after the other, bit for bit. A vector of
  * norm 0 is coded as zeros. Sums are f32, element i into partial sum i % 16, then halves added pairwise. Lengths
- * below 2^-60 lose precision, below 2^-75 they are 0. KVF_E_NONFINITE: a norm is not finite, as from 2^64 on. */
+ * below 2^-60 lose precision, below 2^-75 they are 0. KVF_E_NONFINITE: a norm is not finite, as from 2^64 on; vectors before that one are
+ * done then, its own norm and codes and those behind it are as they were. */
 KVF_API int kvf_op_rotate_quantise_pack(const char *rot, uint32_t seed, const float *x, int64_t n, int32_t dim,
                                         const float *levels, int32_t bits, uint8_t *packed, float *norm);
 /* And back: x = the first dim channels of R' (levels[code] * (norm / sqrt(size))). */

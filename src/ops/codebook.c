@@ -84,8 +84,9 @@ int kvf_op_rotate_quantise_pack(const char *rot, uint32_t seed, const float *x, 
     if (rc) return rc;
     const size_t stride = kvf_op_packed_bytes((size_t)r.size, bits);
     for (int64_t v = 0; v < n; v++, x += dim, packed += stride) {
-        norm[v] = sqrtf(kvfi_dot16(x, x, dim));
-        if (!isfinite(norm[v])) return KVF_E_NONFINITE;
+        const float length = sqrtf(kvfi_dot16(x, x, dim));
+        if (!isfinite(length)) return KVF_E_NONFINITE;
+        norm[v] = length;
         const float inverse = norm[v] > 0.0f ? sqrtf((float)r.size) / norm[v] : 0.0f;
         kvfi_op_turn(&r, x, dim, y);
         memset(packed, 0, stride);

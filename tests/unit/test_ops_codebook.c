@@ -199,6 +199,14 @@ static void what_the_fused_form_refuses(void **state)
     assert_int_equal(kvf_op_rotate_quantise_pack("h", 0, x, 1, 8, level, 1, packed, norm), KVF_E_NONFINITE);
     x[3] = 3e38f;
     assert_int_equal(kvf_op_rotate_quantise_pack("h", 0, x, 1, 8, level, 1, packed, norm), KVF_E_NONFINITE);
+    /* what lies before the bad vector is done, itself and what lies behind it are untouched */
+    const float three[3][8] = {{1, 2, 3, 4, 5, 6, 7, 8}, {INFINITY}, {1}};
+    uint8_t codes[3] = {9, 9, 9}, first = 0;
+    float lengths[3] = {-1, -1, -1};
+    assert_int_equal(kvf_op_rotate_quantise_pack("h", 0, three[0], 3, 8, level, 1, codes, lengths), KVF_E_NONFINITE);
+    assert_int_equal(kvf_op_rotate_quantise_pack("h", 0, three[0], 1, 8, level, 1, &first, norm), KVF_OK);
+    assert_true(codes[0] == first && codes[1] == 9 && codes[2] == 9);
+    assert_true(lengths[0] == norm[0] && lengths[1] == -1 && lengths[2] == -1);
     assert_int_equal(kvf_op_unpack_dequantise_rotate("h", 0, NULL, norm, 1, 8, level, 1, x), KVF_E_ARG);
     assert_int_equal(kvf_op_unpack_dequantise_rotate("x", 0, packed, norm, 1, 8, level, 1, x), KVF_E_ARG);
 }

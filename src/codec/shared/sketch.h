@@ -6,7 +6,8 @@
  *
  * orthogonal   blocks of P directions, P the power of two at or above dim and at least 16: S is the first dim columns of H D2 H D1,
  *              H the orthonormal Hadamard matrix, D1 and D2 random signs of the block's own; the last block may be cut short.
- *              Directions of a block cannot repeat each other: the variance is (pi/2 - 1) / pi/2 of that of independent ones.
+ *              Directions of a block cannot repeat each other: the variance is (pi/2 - 1) / pi/2 of that of independent ones in
+ *              whole blocks, about (pi/2 - (m - 1) / (P - 1)) / pi/2 where one block is cut to m.
  * independent  every entry a normal number of its own: the form of the proofs, to compare with.
  * Exact arithmetic: the same signs on every target. */
 #ifndef KVFI_SKETCH_H
