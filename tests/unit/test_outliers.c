@@ -170,6 +170,16 @@ static void what_telling_apart_is_worth(void **state)
     assert_true(turned < 0.6 * plain);
 }
 
+/* What a rotation is for: a spike takes the steps of its whole token, unless it is spread over all channels. */
+static void what_turning_is_worth(void **state)
+{
+    (void)state;
+    static const char *const pairs[][2] = {
+        {"uni4", "uni4:rot=none"}, {"uni2", "uni2:rot=none"}, {"turbo3", "turbo3:rot=none"}, {"q4_0:rot=h", "q4_0"}};
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++)
+        assert_true(spiked_error(pairs[i][0]) < 0.6 * spiked_error(pairs[i][1]));
+}
+
 static void bits_and_refusals(void **state)
 {
     (void)state;
@@ -195,6 +205,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_strongest_channels_are_chosen),
+        cmocka_unit_test(what_turning_is_worth),
         cmocka_unit_test(each_part_has_the_error_of_its_codebook),
         cmocka_unit_test(the_scale_of_a_part_is_its_own),
         cmocka_unit_test(what_telling_apart_is_worth),
