@@ -104,6 +104,25 @@ static int32_t choose_spans(const kvf_cache *c)
     return spans < 1 ? 1 : spans;
 }
 
+/* Heads of the open attention over all runs: items of a head follow each other. */
+static int32_t count_heads(const kvf_cache *c)
+{
+    return c->batch.n_runs * c->g.layers[c->attend.request.layer].kv_heads;
+}
+
+/* Shares of a chain: sums of a row do not depend on them, so threads may. 0: no item needs a part for its masses. */
+static int32_t choose_mass_spans(const kvf_cache *c)
+{
+    const kvfi_attend *t = &c->attend;
+    int needed = 0;
+    for (int32_t i = 0; i < t->n_items; i++) needed |= !kvfi_gathers(c, &t->items[i]);
+    if (!t->adds_mass || !needed) return 0;
+    const int32_t heads = count_heads(c), most = longest_history(c) / 8;
+    int32_t spans = c->g.threads == 1 ? 1 : (4 * c->g.threads + heads - 1) / heads;
+    if (spans > most) spans = most;
+    return spans < 1 ? 1 : spans;
+}
+
 static void split(kvf_cache *c)
 {
     kvfi_attend *t = &c->attend;
@@ -113,7 +132,10 @@ static void split(kvf_cache *c)
     add_items(c, most);
     while (!keeps_mass(c) && t->n_items < 2 * c->g.threads && most > KVFI_DIRECT) add_items(c, most /= 2);
     t->spans = choose_spans(c);
-    t->parts = t->n_items * t->spans;
+    t->walks = t->n_items * t->spans;
+    t->adds_mass = adds_mass(c);
+    t->mass_spans = choose_mass_spans(c);
+    t->parts = t->walks + t->mass_spans * count_heads(c);
 }
 
 int kvf_attend_begin(kvf_cache *c, const kvf_attention *a, kvf_plan *plan)
@@ -130,27 +152,19 @@ int kvf_attend_begin(kvf_cache *c, const kvf_attention *a, kvf_plan *plan)
     kvfi_code_request(c);
     split(c);
     atomic_store(&t->done, 0);
+    atomic_store(&t->walked, 0);
     atomic_store(&t->bad_mass, 0);
     for (int32_t i = 0; i < t->parts; i++) atomic_flag_clear(&t->part_taken[i]);
     t->open = 1;
     *plan = (kvf_plan){.parts = t->parts, .scratch = (size_t)c->g.threads * c->g.slot_bytes, .cache = c};
-    if (t->spans > 1) plan->scratch += (size_t)t->parts * c->g.partial_bytes;
+    if (t->spans > 1) plan->scratch += (size_t)t->walks * c->g.partial_bytes;
     return KVF_OK;
 }
 
-/* Has no other item the same head of the same run? Then nobody else adds to its masses. */
-static int alone(const kvf_cache *c, const kvfi_item *item)
-{
-    return item->count == c->batch.runs[item->run].count * c->g.layers[c->attend.request.layer].group;
-}
-
-/* Masses of heads that have several items, one after the other: their sums must not depend on threads. */
 static int finish_masses(kvf_cache *c)
 {
     const kvfi_attend *t = &c->attend;
-    if (!adds_mass(c)) return KVF_OK;
-    for (int32_t i = 0; i < t->n_items; i++)
-        if (!alone(c, &t->items[i])) kvfi_walk_mass(c, i, t->slots);
+    if (!t->adds_mass) return KVF_OK;
     c->batch.queried[t->request.layer] = 2;
     if (!atomic_load(&t->bad_mass)) return KVF_OK;
     c->batch.spoilt = 1;
@@ -166,20 +180,49 @@ static int32_t take_slot(kvf_cache *c)
             if (!atomic_flag_test_and_set_explicit(&c->attend.slot_busy[i], memory_order_acquire)) return i;
 }
 
+static void free_slot(kvf_cache *c, int32_t slot)
+{
+    atomic_flag_clear_explicit(&c->attend.slot_busy[slot], memory_order_release);
+}
+
+static void do_walk(kvf_cache *c, int32_t i)
+{
+    kvfi_attend *t = &c->attend;
+    if (atomic_flag_test_and_set(&t->part_taken[i])) return;
+    const int32_t slot = take_slot(c);
+    uint8_t *scratch = t->slots + (size_t)slot * c->g.slot_bytes,
+            *partial = t->spans > 1 ? t->partials + (size_t)i * c->g.partial_bytes : NULL;
+    kvfi_walk(c, &t->items[i / t->spans], i % t->spans, scratch, partial);
+    if (kvfi_gathers(c, &t->items[i / t->spans])) kvfi_walk_mass(c, i, 0, 1, scratch);
+    free_slot(c, slot);
+    atomic_fetch_add(&t->walked, 1);
+    atomic_fetch_add(&t->done, 1);
+}
+
+/* Masses of one head and share. Who comes before all walks are done does those that nobody has begun and waits for the others, which
+ * never wait themselves. Items of a head are added in their order, so threads change no sum. */
+static void do_mass(kvf_cache *c, int32_t i)
+{
+    kvfi_attend *t = &c->attend;
+    if (atomic_flag_test_and_set(&t->part_taken[t->walks + i])) return;
+    for (int32_t j = 0; j < t->walks && atomic_load(&t->walked) < t->walks; j++) do_walk(c, j);
+    while (atomic_load(&t->walked) < t->walks) continue;
+    const int32_t slot = take_slot(c), heads = c->g.layers[t->request.layer].kv_heads, which = i / t->mass_spans;
+    for (int32_t j = 0; j < t->n_items; j++)
+        if (t->items[j].run == which / heads && t->items[j].head == which % heads && !kvfi_gathers(c, &t->items[j]))
+            kvfi_walk_mass(c, j, i % t->mass_spans, t->mass_spans, t->slots + (size_t)slot * c->g.slot_bytes);
+    free_slot(c, slot);
+    atomic_fetch_add(&t->done, 1);
+}
+
 void kvf_attend_part(const kvf_plan *plan, int32_t i)
 {
     kvf_cache *c = plan ? plan->cache : NULL;
     if (!c || !c->attend.open || i < 0 || i >= c->attend.parts) return; /* attend_end will find a part missing */
-    kvfi_attend *t = &c->attend;
-    if (atomic_flag_test_and_set(&t->part_taken[i])) return;
-    int32_t slot = take_slot(c);
-    const kvfi_item *item = &t->items[i / t->spans];
-    uint8_t *scratch = t->slots + (size_t)slot * c->g.slot_bytes,
-            *partial = t->spans > 1 ? t->partials + (size_t)i * c->g.partial_bytes : NULL;
-    kvfi_walk(c, item, i % t->spans, scratch, partial);
-    if (adds_mass(c) && alone(c, item)) kvfi_walk_mass(c, i, scratch);
-    atomic_flag_clear_explicit(&t->slot_busy[slot], memory_order_release);
-    atomic_fetch_add(&t->done, 1);
+    if (i < c->attend.walks)
+        do_walk(c, i);
+    else
+        do_mass(c, i - c->attend.walks);
 }
 
 int kvf_attend_end(kvf_plan *plan)

@@ -88,8 +88,7 @@ static int64_t bytes_of(const kvfi_geometry *g, int64_t rows, int torn)
     int64_t sealed = kvfi_sealed(g, rows, rows), sum = (int64_t)g->fixed_bytes;
     if (!rows) return sum;
     sum += (int64_t)g->sequence_bytes + table_rows(g, sealed, rows, torn) * (int64_t)g->row_bytes;
-    if (g->evict.policy->mass == KVFI_MASS_NEWEST)
-        sum += longest_chain(g, sealed, torn) * KVF_BLOCK * 2 * (int64_t)sizeof(int32_t);
+    if (g->beside_bytes) sum += longest_chain(g, sealed, torn) * (int64_t)g->beside_bytes;
     if (g->table_bytes)
         for (int e = 0; e < KVFI_EPOCHS && KVFI_EPOCH_FIRST << e <= rows; e++) sum += (int64_t)g->table_bytes + KVFI_BLOCK_META;
     for (int i = 0; i < g->n_stores; i++) sum += store_bytes(g, &g->stores[i], sealed, rows, torn);

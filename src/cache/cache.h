@@ -76,14 +76,17 @@ typedef struct kvfi_attend {
     int32_t open;
     kvf_attention request;
     int32_t n_items, spans, parts;
-    kvfi_item *items;  /* [max_items] */
-    uint8_t *partials; /* [max_parts] */
-    atomic_int done;
+    int32_t walks;           /* parts that walk: items x spans. The others sum up masses, and need the results of all walks: */
+    int32_t mass_spans;      /* shares of each head's chain, a part each; 0: there are none */
+    int32_t adds_mass;       /* 1: masses are asked for */
+    kvfi_item *items;        /* [max_items] */
+    uint8_t *partials;       /* [max_parts] */
+    atomic_int walked, done; /* parts */
     atomic_flag *part_taken; /* [max_items or max_parts] each part is done once, however often it is asked for */
     atomic_flag *slot_busy;  /* [threads] */
     uint8_t *slots;          /* [threads] */
     uint8_t *coded;          /* seal_each */
-    float *norms; /* [max_items][2][KVFI_VECTORS] largest score and denominator of each vector, where masses are kept */
+    float *norms;            /* [max_items][2][KVFI_VECTORS] largest score and sum of each vector, where masses are kept */
     atomic_int bad_mass;
     int32_t by_row; /* the request's rows are indexed by batch row, not by the host's cell */
 } kvfi_attend;
@@ -271,8 +274,16 @@ void kvfi_read_open(const kvfi_open_rows *o, int32_t i, int32_t head, uint16_t *
 /* One part of an attention; slot is scratch of one thread. */
 void kvfi_walk(kvf_cache *c, const kvfi_item *item, int32_t span, uint8_t *slot, uint8_t *partial);
 
-/* Adds what the vectors of an item attend to, after its walk, to the pending masses. Items of one head not at the same time. */
-void kvfi_walk_mass(kvf_cache *c, int32_t item, uint8_t *slot);
+/* Is the item all of a decoded row's head, whose walk leaves weights for its masses? */
+static inline int kvfi_gathers(const kvf_cache *c, const kvfi_item *item)
+{
+    return c->attend.adds_mass && c->batch.runs[item->run].count == 1 &&
+           item->count == c->g.layers[c->attend.request.layer].group;
+}
+
+/* Adds what the vectors of an item attend to, after its walk, to the pending masses: of share `span` of the chain, with the last one of
+ * open rows, too. Items of one head and span not at the same time. */
+void kvfi_walk_mass(kvf_cache *c, int32_t item, int32_t span, int32_t spans, uint8_t *slot);
 
 /* Merges `spans` partials of an item and writes the result. */
 void kvfi_merge_spans(kvf_cache *c, const kvfi_item *item, const uint8_t *partials, int32_t spans);

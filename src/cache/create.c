@@ -49,7 +49,7 @@ const char *kvf_cache_error(const kvf_cache *c)
     X(batch.queried, g->n_layers, uint8_t)                                                                                       \
     X(batch.staged, g->n_stores, kvfi_staged)                                                                                    \
     X(attend.items, g->max_items, kvfi_item)                                                                                     \
-    X(attend.part_taken, g->max_items > g->max_parts ? g->max_items : g->max_parts, atomic_flag)                                 \
+    X(attend.part_taken, (g->max_items > g->max_parts ? g->max_items : g->max_parts) + g->max_masses, atomic_flag)               \
     X(attend.norms, g->evict.policy->mass ? (size_t)g->max_items * 2 * KVFI_VECTORS : 0, float)                                  \
     X(attend.slot_busy, g->threads, atomic_flag)                                                                                 \
     X(attend.coded, g->coded_bytes, uint8_t)                                                                                     \

@@ -446,6 +446,19 @@ static int setup_directions(kvfi_geometry *g, const kvf_allocator *a, char *erro
     return KVF_OK;
 }
 
+/* What the longest chain of a sequence has beside its links, whichever store's it is. */
+static void setup_masses(kvfi_geometry *g)
+{
+    for (int i = 0; i < g->n_layers; i++)
+        if (g->stores[g->layers[i].store].mass && g->layers[i].q_heads > g->weight_heads) g->weight_heads = g->layers[i].q_heads;
+    g->sort_offset = g->chain_bytes;
+    if (g->evict.policy->mass == KVFI_MASS_NEWEST) g->beside_bytes = KVF_BLOCK * 2 * sizeof(int32_t);
+    g->weights_offset = g->chain_bytes + g->beside_bytes;
+    g->beside_bytes += (size_t)g->weight_heads * (KVF_BLOCK + 1) * sizeof(float);
+    g->beside_bytes = kvfi_round_up(g->beside_bytes, 8);
+    g->chain_bytes += g->beside_bytes;
+}
+
 /* Which stores the policy works on, and where their scores lie: known once every layer that shares a store is. */
 static void setup_eviction(kvfi_geometry *g)
 {
@@ -465,8 +478,7 @@ static void setup_eviction(kvfi_geometry *g)
         s->link_bytes = kvfi_link_bytes(s->kv_heads) + (s->mass ? (size_t)s->kv_heads * sizeof(kvfi_mass) : 0);
         g->chain_bytes += s->link_bytes;
     }
-    for (int i = 0; i < g->n_stores; i++) g->stores[i].pool_offset = g->chain_bytes;
-    if (g->evict.policy->mass == KVFI_MASS_NEWEST) g->chain_bytes += KVF_BLOCK * 2 * sizeof(int32_t);
+    setup_masses(g);
 }
 
 static void lay_out_sequence(kvfi_geometry *g)
@@ -528,6 +540,7 @@ static void lay_out_scratch(kvfi_geometry *g)
     g->slot_bytes = at;
     g->max_items = (int32_t)items;
     g->max_parts = g->threads > 1 ? 6 * g->threads : 0;
+    g->max_masses = g->evict.policy->mass ? g->max_items + 4 * g->threads : 0;
     g->partial_bytes = kvfi_round_up(KVFI_DIRECT * (v_pad + 2) * f, 64);
 }
 

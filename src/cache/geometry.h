@@ -42,7 +42,6 @@ typedef struct kvfi_store {
     int32_t moves;       /* its tokens move between records as they are */
     size_t link_bytes;   /* of a link of its chain */
     size_t chain_offset; /* link bytes of the chained stores before it */
-    size_t pool_offset;  /* of what sorts a chain, behind all links; the same for every store */
     size_t record_bytes; /* one head of one block: K record, then V record */
     size_t block_bytes;  /* kv_heads records */
     size_t k_row, v_row; /* bytes of one exact row of one head */
@@ -107,7 +106,11 @@ typedef struct kvfi_geometry {
     /* A row of a sequence's block table: int32 first position and epoch, then ids[n_stores], validity[n_heads], uint16
        scores[n_scored][64]. */
     size_t row_ids, row_valid, row_scores, row_bytes;
-    size_t chain_bytes; /* a link of every chained store, and what sorts it */
+    size_t chain_bytes; /* a link of every chained store, and what is beside it */
+    size_t
+        beside_bytes; /* of that what a link of the longest chain has beside it, for policies that rank by attention (mass.h): */
+    size_t sort_offset, weights_offset; /* what sorts a chain, and weights of one decoded row; both follow all links */
+    int32_t weight_heads;               /* query heads there is room for: those of the layer that has most */
     size_t mass_offset; /* of the masses of open rows in a sequence's exact store: [n_scored][sum, pending][open_most] floats */
     int32_t open_most;  /* window_rows + max_batch */
     size_t sequence_bytes; /* exact store of one sequence */
@@ -119,6 +122,7 @@ typedef struct kvfi_geometry {
         coded_bytes;      /* seal_each: offsets of an x[64][pad] tile pair (0), rows and a record; size of all */
     int32_t max_items;    /* most work items that a batch can make */
     int32_t max_parts;    /* most parts (items x spans) whose partial results are kept */
+    int32_t max_masses;   /* most parts that sum up attention, see attend.c */
     size_t partial_bytes; /* of one partial result */
     size_t fixed_bytes;   /* everything that exists from creation on */
 } kvfi_geometry;

@@ -126,9 +126,9 @@ static kvfi_mass *mass_of(const kvfi_sequence *s, const kvfi_store *st, int32_t 
 }
 
 /* Mean over up to five neighbours. */
-static void rank_by_pool(const kvfi_sequence *s, const kvfi_store *st, int32_t n, int32_t head)
+static void rank_by_pool(const kvfi_sequence *s, const kvfi_store *st, size_t sort_offset, int32_t n, int32_t head)
 {
-    entry *e = (entry *)(void *)(s->chains + (size_t)s->chain_room * st->pool_offset);
+    entry *e = (entry *)(void *)(s->chains + (size_t)s->chain_room * sort_offset);
     const int32_t rows = list_rows(s, st, n, head, e);
     sort(e, rows);
     for (int32_t i = 0; i < rows; i++) {
@@ -145,5 +145,5 @@ void kvfi_mass_rank(const kvf_cache *c, const kvfi_sequence *s, int32_t store, i
     if (c->g.evict.policy->mass == KVFI_MASS_ALL)
         rank_by_mean(s, st, s->n_links[store], head, next);
     else
-        rank_by_pool(s, st, s->n_links[store], head);
+        rank_by_pool(s, st, c->g.sort_offset, s->n_links[store], head);
 }

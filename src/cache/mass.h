@@ -23,6 +23,14 @@ static inline float *kvfi_open_mass(const kvf_cache *c, const kvfi_sequence *s, 
     return all + ((size_t)(st->first_score + head) * 2 + (size_t)pending) * (size_t)c->g.open_most;
 }
 
+/* Of one decoded row and one link, [group][64] softmax weights relative to the largest score so far, then [group] of those: the walk
+ * leaves them, and they become masses once the largest of all is known. */
+static inline float *kvfi_link_weights(const kvf_cache *c, const kvfi_sequence *s, int32_t link, int32_t head, int32_t group)
+{
+    float *all = (float *)(void *)(s->chains + (size_t)s->chain_room * c->g.weights_offset);
+    return all + ((size_t)link * (size_t)c->g.weight_heads + (size_t)head * (size_t)group) * (KVF_BLOCK + 1);
+}
+
 /* batch_begin, and commit before rows are stored. */
 void kvfi_mass_clear_pending(kvf_cache *c, kvfi_sequence *s);
 void kvfi_mass_promote(kvf_cache *c, kvfi_sequence *s, const kvfi_run *r);

@@ -78,8 +78,7 @@ static int64_t accounted(const kvf_cache *c)
     for (int i = 0; i < c->g.max_sequences; i++) {
         const kvfi_sequence *s = &c->sequences[i];
         if (s->used) sum += (int64_t)c->g.sequence_bytes + (int64_t)s->n_blocks * (int64_t)c->g.row_bytes;
-        if (c->g.evict.policy->mass == KVFI_MASS_NEWEST)
-            sum += (int64_t)kvfi_chain_longest(c, s) * KVF_BLOCK * 2 * (int64_t)sizeof(int32_t);
+        if (c->g.beside_bytes) sum += (int64_t)kvfi_chain_longest(c, s) * (int64_t)c->g.beside_bytes;
         for (int store = 0; store < c->g.n_stores; store++)
             sum += (int64_t)s->n_links[store] * (int64_t)c->g.stores[store].link_bytes;
     }

@@ -38,6 +38,8 @@ typedef struct walk {
     float *offsets;             /* [n_known][n] */
     int32_t n_known;
     float max[KVFI_VECTORS], sum[KVFI_VECTORS];
+    float share[KVFI_VECTORS]; /* masses: one over the denominator of each vector; 0: it does not count */
+    int32_t gathers;           /* 1: one decoded row whose weights are left for its masses */
     int32_t pos[KVFI_VECTORS], row[KVFI_VECTORS], head[KVFI_VECTORS]; /* of each vector: position, batch row, query head */
 } walk;
 
@@ -156,6 +158,7 @@ static void open_walk(walk *w, kvf_cache *c, const kvfi_item *item, uint8_t *slo
     w->k = kvfi_part_of(&w->store->k, item->head, &w->k_room), w->v = kvfi_part_of(&w->store->v, item->head, &w->v_room);
     w->run = &c->batch.runs[item->run], w->seq = &c->sequences[w->run->seq], w->item = item, w->kernels = &c->g.kernels;
     w->n = item->count, w->tiles = item->count > KVFI_DIRECT;
+    w->gathers = kvfi_gathers(c, item);
     w->k_stride = (size_t)w->store->k.dim_pad, w->v_stride = w->layer->v_stride;
     w->q = (float *)(void *)(slot + g->slot_q), w->q_rotated = (float *)(void *)(slot + g->slot_rotated);
     w->prepared = slot + g->slot_prepared, w->scores = (float *)(void *)(slot + g->slot_scores);
@@ -389,12 +392,30 @@ static int score_link(walk *w, const kvfi_link *link, const kvfi_bin *bin, uint6
     return 1;
 }
 
+/* A maximum may hide a NaN, so scores are looked at before softmax. */
+static void watch_scores(const walk *w)
+{
+    int bad = 0;
+    for (int32_t i = 0; i < w->n * KVF_BLOCK; i++) bad |= w->scores[i] != w->scores[i];
+    if (bad) atomic_store(&w->c->attend.bad_mass, 1);
+}
+
+/* Nobody else has a place there: see kvfi_gathers. */
+static void leave_weights(const walk *w, int32_t i)
+{
+    float *weights = kvfi_link_weights(w->c, w->seq, i, w->item->head, w->n);
+    memcpy(weights, w->scores, (size_t)w->n * KVF_BLOCK * sizeof *weights);
+    memcpy(weights + w->n * KVF_BLOCK, w->max, (size_t)w->n * sizeof *weights);
+}
+
 static void link_piece(walk *w, int32_t i)
 {
     const kvfi_link *link = kvfi_link_at(w->seq, w->store, i);
     uint64_t seen[KVFI_VECTORS];
     if (!score_link(w, link, &link->bin[w->item->head], seen)) return;
+    if (w->gathers) watch_scores(w);
     softmax_all(w, NULL);
+    if (w->gathers) leave_weights(w, i);
     mix_record(w, record_of(w, link->id));
 }
 
@@ -611,15 +632,16 @@ static void body_pieces(walk *w, int32_t span)
         link_pieces(w, epoch, (int32_t)(links * span / spans), (int32_t)(links * (span + 1) / spans));
 }
 
-/* Largest score and whole denominator of each vector, attention sinks included. */
+static float *norms_of(const kvf_cache *c, const kvfi_item *item)
+{
+    return c->attend.norms + (size_t)(item - c->attend.items) * 2 * KVFI_VECTORS;
+}
+
 static void keep_norms(const walk *w)
 {
-    float *norms = w->c->attend.norms + (size_t)(w->item - w->c->attend.items) * 2 * KVFI_VECTORS;
-    for (int32_t v = 0; v < w->n; v++) {
-        const float sink = w->a->sinks ? w->a->sinks[w->head[v]] : -INFINITY;
-        norms[v] = w->max[v];
-        norms[KVFI_VECTORS + v] = w->sum[v] + (sink > -INFINITY ? expf(sink - w->max[v]) : 0);
-    }
+    float *norms = norms_of(w->c, w->item);
+    memcpy(norms, w->max, (size_t)w->n * sizeof *norms);
+    memcpy(norms + KVFI_VECTORS, w->sum, (size_t)w->n * sizeof *norms);
 }
 
 void kvfi_walk(kvf_cache *c, const kvfi_item *item, int32_t span, uint8_t *slot, uint8_t *partial)
@@ -672,31 +694,59 @@ static int counts(const walk *w, int32_t v)
     return w->c->g.evict.policy->mass == KVFI_MASS_ALL || row >= w->run->count - KVF_BLOCK;
 }
 
-/* mass[i] += weight of row i, for n rows whose scores are finished. */
-static void add_weights(const walk *w, int32_t n, float *mass)
+/* Largest score of every vector and, attention sinks included, one over its denominator: w->max and w->share. 0: none counts. */
+static int load_norms(walk *w)
 {
-    const float *norms = w->c->attend.norms + (size_t)(w->item - w->c->attend.items) * 2 * KVFI_VECTORS;
-    int bad = 0;
+    const float *norms = norms_of(w->c, w->item);
+    int bad = 0, any = 0;
     for (int32_t v = 0; v < w->n; v++) {
-        const float *s = w->scores + (size_t)v * KVF_BLOCK, sum = norms[KVFI_VECTORS + v];
-        for (int32_t i = 0; i < n; i++) bad |= s[i] != s[i];
-        if (!counts(w, v) || norms[v] == -INFINITY) continue;
-        for (int32_t i = 0; i < n; i++) {
-            const float weight = expf(s[i] - norms[v]) / sum;
-            bad |= !(weight >= 0 && weight <= 2);
-            mass[i] += weight;
-        }
+        const float sink = w->a->sinks ? w->a->sinks[w->head[v]] : -INFINITY;
+        const float max = norms[v];
+        float sum = norms[KVFI_VECTORS + v];
+        if (sink > -INFINITY) sum += expf(sink - max);
+        bad |= max > -INFINITY ? !(sum > 0) : max != -INFINITY;
+        w->max[v] = max, w->share[v] = counts(w, v) && max != -INFINITY ? 1 / sum : 0;
+        any |= counts(w, v);
     }
     if (bad) atomic_store(&w->c->attend.bad_mass, 1);
+    return any;
+}
+
+/* mass[i] += weight of row i of 64: s are weights of each vector relative to the scores `max`. Those are at most 1, and so is what they are
+ * multiplied with. */
+static void add_weights(const walk *w, const float *restrict s, const float *max, float *restrict mass)
+{
+    for (int32_t v = 0; v < w->n; v++, s += KVF_BLOCK) {
+        if (w->share[v] == 0) continue;
+        const float factor = max[v] < w->max[v] ? expf(max[v] - w->max[v]) * w->share[v] : w->share[v];
+        for (int32_t i = 0; i < KVF_BLOCK; i++) mass[i] += s[i] * factor;
+    }
+}
+
+/* Scores that are finished, of n rows, become weights. */
+static void add_scores(walk *w, int32_t n, float *mass)
+{
+    float max[KVFI_VECTORS], sum[KVFI_VECTORS], factor[KVFI_VECTORS], all[KVF_BLOCK] = {0};
+    memcpy(max, w->max, sizeof max);
+    memset(sum, 0, sizeof sum);
+    watch_scores(w);
+    w->kernels->softmax(w->scores, NULL, w->n, max, sum, factor);
+    add_weights(w, w->scores, max, all);
+    for (int32_t i = 0; i < n; i++) mass[i] += all[i];
 }
 
 static void link_mass(walk *w, int32_t i)
 {
     kvfi_link *link = kvfi_link_at(w->seq, w->store, i);
     const kvfi_bin *bin = &link->bin[w->item->head];
+    float *mass = kvfi_link_mass(link, w->store, w->item->head)->pending;
     uint64_t seen[KVFI_VECTORS];
-    if (!score_link(w, link, bin, seen)) return;
-    add_weights(w, KVF_BLOCK, kvfi_link_mass(link, w->store, w->item->head)->pending);
+    if (w->gathers && bin->alive) {
+        const float *weights = kvfi_link_weights(w->c, w->seq, i, w->item->head, w->n);
+        add_weights(w, weights, weights + w->n * KVF_BLOCK, mass);
+    } else if (score_link(w, link, bin, seen)) {
+        add_scores(w, KVF_BLOCK, mass);
+    }
 }
 
 static void window_mass(walk *w, float *mass)
@@ -710,7 +760,7 @@ static void window_mass(walk *w, float *mass)
         if (!see(w, (int64_t)w->seq->open_pos + i, n, ~w->seq->open_dead[i / KVF_BLOCK], seen)) continue;
         exact_scores(w, &k, n);
         finish_scores(w, (int64_t)w->seq->open_pos + i, NULL, seen);
-        add_weights(w, n, mass + i);
+        add_scores(w, n, mass + i);
     }
 }
 
@@ -718,16 +768,19 @@ static void tail_mass(walk *w, float *mass)
 {
     for (int32_t i = 0; i < w->run->count; i += KVF_BLOCK) {
         const int32_t n = w->run->count - i < KVF_BLOCK ? w->run->count - i : KVF_BLOCK;
-        if (score_tail(w, i, n)) add_weights(w, n, mass + i);
+        if (score_tail(w, i, n)) add_scores(w, n, mass + i);
     }
 }
 
-void kvfi_walk_mass(kvf_cache *c, int32_t item, uint8_t *slot)
+void kvfi_walk_mass(kvf_cache *c, int32_t item, int32_t span, int32_t spans, uint8_t *slot)
 {
     walk w;
     open_walk(&w, c, &c->attend.items[item], slot);
+    if (!load_norms(&w)) return;
     float *open = kvfi_open_mass(c, w.seq, w.store, w.item->head, 1);
-    for (int32_t i = 0; i < w.seq->n_links[w.layer->store]; i++) link_mass(&w, i);
+    const int64_t links = w.seq->n_links[w.layer->store];
+    for (int64_t i = links * span / spans; i < links * (span + 1) / spans; i++) link_mass(&w, (int32_t)i);
+    if (span < spans - 1) return;
     window_mass(&w, open);
     tail_mass(&w, open + w.seq->open);
 }

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-# Programs that make test models. A file with main is a program, in build/bin; the others they share, and so do the host tests.
+# Programs that make test models, and one that times policies. A file with main is a program, in build/bin; the others they share, and so
+# do the host tests.
 file(GLOB tools CONFIGURE_DEPENDS tools/*.c)
 set(common "")
 set(programs "")
@@ -22,6 +23,10 @@ foreach(source IN LISTS programs)
     target_link_libraries(${name} PRIVATE tools_common)
     target_link_options(${name} PRIVATE ${rpath_options})
 endforeach()
+target_link_libraries(time-policies PRIVATE kvfold_static m)
+if(OpenMP_C_FOUND)
+    target_link_libraries(time-policies PRIVATE OpenMP::OpenMP_C)
+endif()
 
 if(NOT TARGET kvfold_cli)
     return()

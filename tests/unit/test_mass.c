@@ -2,7 +2,7 @@
  * Policies that rank rows by the attention they received: which rows stay, by a dense definition in double precision written out here;
  * aborted and repeated attentions; what threads and refusals make of it. */
 #include "support.h"
-#include "cache/cache.h"
+#include "cache/mass.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -180,6 +180,51 @@ static void test_threads_change_nothing(void **state)
     }
 }
 
+/* All that the rows of a head have received. */
+static double received(const kvf_cache *c, int h)
+{
+    const kvfi_sequence *s = &c->sequences[0];
+    const kvfi_store *st = &c->g.stores[0];
+    const float *open = kvfi_open_mass(c, s, st, h, 0);
+    double sum = 0;
+    for (int i = 0; i < s->open; i++) sum += (double)open[i];
+    for (int i = 0; i < s->n_links[0]; i++)
+        for (int t = 0; t < KVF_BLOCK; t++) sum += (double)kvfi_link_mass(kvfi_link_at(s, st, i), st, h)->sum[t];
+    return sum;
+}
+
+/* Nothing dropped, no sink: every query of the group has given one to the rows of its head, however many vectors that makes: packed codes
+ * read directly, tiles, several items of one row. */
+static void test_each_query_gives_one(void **state)
+{
+    static const int groups[] = {1, 3, 20, 71}, chunks[] = {1, 5, 40};
+    (void)state;
+    for (int i = 0; i < 4 * 3; i++) {
+        ts_model m;
+        const int group = groups[i / 3];
+        double given = 0;
+        ts_model_init(&m, 1, 2 * group, 2, 16, 16, "uni4", "q4_0");
+        m.params.evict = "h2o:budget=5000", m.params.sink = 0, m.params.threads = 1 + i % 4;
+        kvf_cache *c = ts_create(&m);
+        for (int pos = 0; pos < 400; pos += chunks[i % 3]) {
+            if (pos % 80 >= 40) { /* rows that nobody asked about have given nothing */
+                ts_grow(c, &m, 0, 1, chunks[i % 3], chunks[i % 3]);
+                continue;
+            }
+            ts_batch *b = attended(c, &m, pos, chunks[i % 3]);
+            ts_append_all(c, b);
+            ts_ok(kvf_batch_commit(c));
+            ts_batch_free(b);
+            given += group * chunks[i % 3];
+        }
+        for (int h = 0; h < 2; h++)
+            if (fabs(received(c, h) / given - 1) > 1e-3)
+                fail_msg("groups of %d, batches of %d, head %d: %g received of %g", group, chunks[i % 3], h, received(c, h),
+                         given);
+        kvf_cache_free(&c);
+    }
+}
+
 /* Bytes are counted whole, streams do not grow. */
 static void test_bytes(void **state)
 {
@@ -236,7 +281,35 @@ static void test_not_finite(void **state)
     ts_ok(kvf_attend(c, &a));
     ts_ok(kvf_batch_append(c, 0, &a.k, &a.v, NULL));
     ts_ok(kvf_batch_commit(c));
+    kvf_cache_free(&c);
+}
 
+/* The same where the only row that a coded block has left is to blame: beside rows that are hidden, a maximum may lose a NaN. */
+static void test_not_finite_in_a_block(void **state)
+{
+    (void)state;
+    ts_model m;
+    model(&m, "h2o:budget=200");
+    m.params.sink = 0;
+    kvf_cache *c = ts_create(&m);
+    static float q[Q * DIM], k[KV * DIM], out[Q * DIM];
+    kvf_attention a;
+    kvf_attention_init(&a);
+    a.q = (kvf_view){q, KVF_F32, 0, Q * DIM * 4, DIM * 4}, a.k = a.v = (kvf_view){k, KVF_F32, 0, KV * DIM * 4, DIM * 4};
+    a.scale = 1, a.out = out, a.out_token_stride = Q * DIM * 4, a.out_head_stride = DIM * 4;
+    for (int i = 0; i < Q * DIM; i++) q[i] = i % 2 ? 3e38f : -3e38f;
+    for (int pos = 0; pos <= 64 + R; pos++) {
+        kvf_token t = {0, pos};
+        for (int i = 0; i < KV * DIM; i++) k[i] = pos ? 0 : 60000;
+        ts_ok(kvf_batch_begin(c, &t, 1));
+        if (pos == 64 + R) break;
+        ts_ok(kvf_batch_append(c, 0, &a.k, &a.v, NULL));
+        ts_ok(kvf_batch_commit(c));
+    }
+    ts_ok(kvf_batch_abort(c));
+    ts_ok(kvf_seq_rm(c, 0, 1, 64));
+    ts_ok(kvf_batch_begin(c, &(kvf_token){0, 64 + R}, 1));
+    assert_int_equal(kvf_attend(c, &a), KVF_E_NONFINITE);
     kvf_cache_free(&c);
 }
 
@@ -275,9 +348,14 @@ static void test_sequences(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_h2o),        cmocka_unit_test(test_snapkv),
-        cmocka_unit_test(test_bytes),      cmocka_unit_test(test_threads_change_nothing),
-        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_h2o),
+        cmocka_unit_test(test_snapkv),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_threads_change_nothing),
+        cmocka_unit_test(test_not_finite),
+        cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_each_query_gives_one),
+        cmocka_unit_test(test_not_finite_in_a_block),
     };
     return ts_on_every_cpu("mass", tests, sizeof tests / sizeof *tests);
 }

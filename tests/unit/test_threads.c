@@ -110,6 +110,40 @@ static void test_work_is_split(void **state)
     kvf_cache_free(&c);
 }
 
+/* Parts that sum up attention need the results of others, yet may come before them. */
+static void test_masses_in_any_order(void **state)
+{
+    static const char *const policies[] = {"h2o:budget=700", "snapkv:budget=700"};
+    static const int rows_of[] = {1, 1, 30, 1, 130}; /* as single rows, in tiles, several items a head */
+    (void)state;
+    ts_random r = {5};
+    for (int i = 0; i < COUNT(policies); i++) {
+        kvf_cache *c[2];
+        ts_model m;
+        ts_model_init(&m, 1, 4, 2, 32, 32, "turbo4", "q4_0");
+        m.params.evict = policies[i], m.params.max_batch = 200;
+        for (int j = 0; j < 2; j++) m.params.threads = 1 + 7 * j, c[j] = ts_create(&m);
+        for (int pos = 0, k = 0; pos < 1500; pos += rows_of[k++ % COUNT(rows_of)]) {
+            ts_row rows[130];
+            const int n = rows_of[k % COUNT(rows_of)];
+            ts_rows(rows, n, 0, 1, pos);
+            for (int j = 0; j < 2; j++) {
+                ts_batch *b = ts_batch_new(&m, rows, n, NULL);
+                ts_begin(c[j], b);
+                if (j)
+                    attend_with(c[j], b, 0, 1 + 3 * (k % 2), &r);
+                else
+                    ts_attend_all(c[j], b);
+                ts_append_all(c[j], b);
+                ts_ok(kvf_batch_commit(c[j]));
+                ts_batch_free(b);
+            }
+        }
+        if (kvfi_cache_hash(c[0], 0) != kvfi_cache_hash(c[1], 0)) fail_msg("%s: threads keep other rows, or masses", policies[i]);
+        for (int j = 0; j < 2; j++) kvf_cache_free(&c[j]);
+    }
+}
+
 typedef struct life {
     ts_model m;
     uint64_t hash;
@@ -162,6 +196,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_parts_in_any_order),
         cmocka_unit_test(test_work_is_split),
+        cmocka_unit_test(test_masses_in_any_order),
         cmocka_unit_test(test_caches_are_independent),
     };
     return ts_on_every_cpu("threads", tests, sizeof tests / sizeof *tests);
