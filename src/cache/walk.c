@@ -37,6 +37,8 @@ typedef struct walk {
     int64_t *known;             /* chains: entry i holds offsets of this segment and epoch; -1: none */
     float *offsets;             /* [n_known][n] */
     int32_t n_known;
+    int32_t from, to; /* chains: links of this walk */
+    int32_t listed;   /* 1: entries of all their living rows of the epoch in use are known */
     float max[KVFI_VECTORS], sum[KVFI_VECTORS];
     float share[KVFI_VECTORS]; /* masses: one over the denominator of each vector; 0: it does not count */
     int32_t gathers;           /* 1: one decoded row whose weights are left for its masses */
@@ -95,7 +97,7 @@ static void use_epoch(walk *w, int32_t epoch)
     for (int32_t v = 0; v < w->n; v++)
         for (int32_t d = 0; d < dim; d++) w->q_rotated[(size_t)v * w->k_stride + (size_t)d] *= scale[d];
     transform_queries(w);
-    w->epoch = epoch, w->segment = -1;
+    w->epoch = epoch, w->segment = -1, w->listed = 0;
 }
 
 /* Turns the centre of the epoch in use on to `segment`. Where it lies behind, from the start. */
@@ -149,6 +151,39 @@ static const float *offsets_of(walk *w, int64_t segment)
         w->known[e] = at * KVFI_EPOCHS + epoch;
     }
     return offsets;
+}
+
+/* Segments of the living rows of a bin become wanted, -2 - what is known once their share is there, where it is not. */
+static void want_segments(const walk *w, const kvfi_bin *bin, int64_t *first, int64_t *last)
+{
+    for (int32_t t = 0; t < KVF_BLOCK; t++) {
+        if (!(bin->alive >> t & 1)) continue;
+        const int64_t segment = kvfi_bin_segment(bin, t), key = segment * KVFI_EPOCHS + bin->epoch;
+        int64_t *known = &w->known[entry_of(w, bin->epoch, segment)];
+        if (*known != key) *known = -2 - key;
+        *first = segment < *first ? segment : *first, *last = segment > *last ? segment : *last;
+    }
+}
+
+/* Shares of the segments that rows of this walk's links have, and of no others: few rows may have come from a long text. Where segments
+ * lie too far apart to be remembered together, offsets_of finds them one by one. */
+static void use_links(walk *w, int32_t epoch)
+{
+    int64_t first = INT64_MAX, last = -1;
+    if (w->epoch == epoch) return;
+    use_epoch(w, epoch);
+    for (int32_t i = w->from; i < w->to; i++) {
+        const kvfi_bin *bin = &kvfi_link_at(w->seq, w->store, i)->bin[w->item->head];
+        if (bin->epoch == epoch) want_segments(w, bin, &first, &last);
+    }
+    w->listed = last - first < w->n_known;
+    for (int64_t at = first; w->listed && at <= last; at++) {
+        const int64_t e = entry_of(w, epoch, at), key = at * KVFI_EPOCHS + epoch;
+        if (w->known[e] != -2 - key) continue;
+        turn_centre(w, at);
+        dot_centres(w, w->offsets + (size_t)e * (size_t)w->n);
+        w->known[e] = key;
+    }
 }
 
 static void open_walk(walk *w, kvf_cache *c, const kvfi_item *item, uint8_t *slot)
@@ -276,7 +311,7 @@ static void turn_tile(const walk *w)
             w->tile_v[t * w->v_stride + d] = d < (size_t)w->layer->v_dim ? w->tile_k[d * KVF_BLOCK + t] : 0;
 }
 
-/* Entries of a bin's rows, and whether all of them are known. Segments change at each row, so no branch depends on one. */
+/* Entries of a bin's rows, and whether all of them (or at least those of living ones) are known. Segments change at each row, so no branch depends on one. */
 static int entries_of(const walk *w, const kvfi_bin *bin, int32_t entry[KVF_BLOCK])
 {
     int32_t segment[KVF_BLOCK];
@@ -284,6 +319,7 @@ static int entries_of(const walk *w, const kvfi_bin *bin, int32_t entry[KVF_BLOC
     for (int i = 0; i < KVF_BLOCK; i++) segment[i] = (int32_t)((uint32_t)bin->pos[i] / KVFI_SEGMENT);
     for (int i = 0; bin->earlier && i < KVF_BLOCK; i++) segment[i] -= (int32_t)(bin->earlier >> i & 1);
     for (int i = 0; i < KVF_BLOCK; i++) entry[i] = (segment[i] + w->epoch) & (w->n_known - 1);
+    if (w->listed) return 1;
     for (int i = 0; i < KVF_BLOCK; i++) differ |= w->known[entry[i]] ^ ((int64_t)segment[i] * KVFI_EPOCHS + w->epoch);
     return !differ;
 }
@@ -384,7 +420,7 @@ static int score_link(walk *w, const kvfi_link *link, const kvfi_bin *bin, uint6
     const uint8_t *record = record_of(w, link->id);
     float room[KVFI_VECTORS];
     if (!see_bin(w, bin, seen)) return 0;
-    if (w->store->staged) use_epoch(w, bin->epoch);
+    if (w->store->staged) use_links(w, bin->epoch);
     score_record(w, record);
     add_to_scores(w, offsets(w, record, 0, room));
     if (w->store->staged) add_bin_offsets(w, bin);
@@ -616,9 +652,9 @@ static void write_partial(const walk *w, uint8_t *partial)
 }
 
 /* Links whose bins have that table set: queries are prepared once for each. */
-static void link_pieces(walk *w, int32_t epoch, int32_t from, int32_t to)
+static void link_pieces(walk *w, int32_t epoch)
 {
-    for (int32_t i = from; i < to; i++)
+    for (int32_t i = w->from; i < w->to; i++)
         if (kvfi_link_at(w->seq, w->store, i)->bin[w->item->head].epoch == epoch) link_piece(w, i);
 }
 
@@ -628,8 +664,8 @@ static void body_pieces(walk *w, int32_t span)
     const int64_t first = w->seq->first_block[w->layer->store], spans = w->c->attend.spans;
     const int64_t links = w->seq->n_links[w->layer->store], blocks = links ? 0 : w->seq->n_blocks - first;
     for (int64_t b = blocks * span / spans; b < blocks * (span + 1) / spans; b++) block_piece(w, (int32_t)(first + b));
-    for (int32_t epoch = 0; epoch < (w->store->self ? w->seq->n_sets : 1); epoch++)
-        link_pieces(w, epoch, (int32_t)(links * span / spans), (int32_t)(links * (span + 1) / spans));
+    w->from = (int32_t)(links * span / spans), w->to = (int32_t)(links * (span + 1) / spans);
+    for (int32_t epoch = 0; epoch < (w->store->self ? w->seq->n_sets : 1); epoch++) link_pieces(w, epoch);
 }
 
 static float *norms_of(const kvf_cache *c, const kvfi_item *item)
@@ -779,7 +815,8 @@ void kvfi_walk_mass(kvf_cache *c, int32_t item, int32_t span, int32_t spans, uin
     if (!load_norms(&w)) return;
     float *open = kvfi_open_mass(c, w.seq, w.store, w.item->head, 1);
     const int64_t links = w.seq->n_links[w.layer->store];
-    for (int64_t i = links * span / spans; i < links * (span + 1) / spans; i++) link_mass(&w, (int32_t)i);
+    w.from = (int32_t)(links * span / spans), w.to = (int32_t)(links * (span + 1) / spans);
+    for (int32_t i = w.from; i < w.to; i++) link_mass(&w, i);
     if (span < spans - 1) return;
     window_mass(&w, open);
     tail_mass(&w, open + w.seq->open);

@@ -132,16 +132,25 @@ void kvfi_known_table(const kvfi_known *k, double *c0, float *scale)
     make_scale(var, query, k->dim, 0.25, scale);
 }
 
+enum { ABREAST = 8 };
+
+/* Up to 8 pairs side by side: a turn waits for the one before. */
+static void turn_some(double *centre, const kvfi_pair *pairs, int32_t n, int64_t segments)
+{
+    double x[ABREAST] = {0}, y[ABREAST] = {0}, c[ABREAST] = {0}, s[ABREAST] = {0};
+    for (int32_t i = 0; i < n; i++)
+        x[i] = centre[pairs[i].a], y[i] = centre[pairs[i].b], c[i] = pairs[i].turn_cos, s[i] = pairs[i].turn_sin;
+    for (int64_t k = 0; k < segments; k++)
+        for (int32_t i = 0; i < ABREAST; i++) {
+            const double turned = x[i] * c[i] - y[i] * s[i];
+            y[i] = x[i] * s[i] + y[i] * c[i];
+            x[i] = turned;
+        }
+    for (int32_t i = 0; i < n; i++) centre[pairs[i].a] = x[i], centre[pairs[i].b] = y[i];
+}
+
 void kvfi_turn(double *centre, const kvfi_pair *pairs, int32_t n_pairs, int64_t segments)
 {
-    for (int32_t i = 0; i < n_pairs; i++) {
-        const kvfi_pair *p = &pairs[i];
-        double x = centre[p->a], y = centre[p->b];
-        for (int64_t s = 0; s < segments; s++) {
-            double turned = x * p->turn_cos - y * p->turn_sin;
-            y = x * p->turn_sin + y * p->turn_cos;
-            x = turned;
-        }
-        centre[p->a] = x, centre[p->b] = y;
-    }
+    for (int32_t i = 0; i < n_pairs; i += ABREAST)
+        turn_some(centre, pairs + i, n_pairs - i < ABREAST ? n_pairs - i : ABREAST, segments);
 }

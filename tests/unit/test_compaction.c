@@ -4,6 +4,7 @@
 #include "support.h"
 #include "cache/chain.h"
 #include "books.h"
+#include "calibrated.h"
 #include "self_world.h"
 
 #include <math.h>
@@ -99,13 +100,13 @@ static void test_rows_move_as_they_are(void **state)
 }
 
 /* Error of the keys that are held, of their energy, against the same rows in a cache that dropped none. */
-static double error_of_keys(kvf_cache *packed, kvf_cache *all, int head, int dim)
+static double error_of_keys(kvf_cache *packed, kvf_cache *all, int layer, int head, int dim)
 {
     double error = 0, energy = 0;
     for (int pos = 0; pos <= kvf_seq_pos_max(all, 0); pos++) {
         float x[256], y[256];
-        if (kvf_seq_read(packed, 0, 0, KVF_K, head, pos, x) != KVF_OK) continue;
-        ts_ok(kvf_seq_read(all, 0, 0, KVF_K, head, pos, y));
+        if (kvf_seq_read(packed, 0, layer, KVF_K, head, pos, x) != KVF_OK) continue;
+        ts_ok(kvf_seq_read(all, 0, layer, KVF_K, head, pos, y));
         for (int d = 0; d < dim; d++) error += ((double)x[d] - y[d]) * ((double)x[d] - y[d]), energy += (double)y[d] * y[d];
     }
     return sqrt(error / energy);
@@ -128,11 +129,41 @@ static void test_rows_coded_again_stay_near(void **state)
         feed(packed, &m, 1000, 125);
         assert_true(stats(packed).rows_recoded > 0);
         for (int h = 0; h < 2; h++) {
-            const double error = error_of_keys(packed, all, h, 32);
+            const double error = error_of_keys(packed, all, 0, h, 32);
             if (!(error < 0.35)) fail_msg("%s, head %d: coded again, keys are off by %g of their length", specs[i], h, error);
         }
         kvf_cache_free(&all), kvf_cache_free(&packed);
         if (known) tb_forget(known);
+    }
+}
+
+/* So do those of a layer with a window of its own, once removals have torn it: the same rows in a cache whose policy keeps all and whose
+ * blocks stay as they were coded. */
+static void test_torn_windows_stay_near(void **state)
+{
+    (void)state;
+    static const char *const specs[] = {"kivi4", "kivi2:group=16"};
+    for (int i = 0; i < COUNT(specs); i++) {
+        ts_model m;
+        ts_model_init(&m, 2, 2, 2, 32, 32, specs[i], "q4_0");
+        m.layers[1].window = 300;
+        kvf_cache *all = ts_create(&m);
+        m.params.evict = "window:budget=300";
+        kvf_cache *packed = ts_create(&m), *both[] = {all, packed};
+        for (int j = 0; j < 2; j++) {
+            ts_grow(both[j], &m, 0, 1, 500, 50);
+            for (int k = 0; k < 12; k++) {
+                ts_ok(kvf_seq_rm(both[j], 0, 500 + 50 * k - 200, 500 + 50 * k - 165));
+                ts_grow(both[j], &m, 0, 1, 50, 50);
+            }
+        }
+        assert_true(stats(packed).rows_recoded > 0 && !stats(all).rows_recoded);
+        for (int h = 0; h < 4; h++) {
+            const double error = error_of_keys(packed, all, h / 2, h % 2, 32);
+            if (!(error < 0.35)) fail_msg("%s, layer %d: keys are off by %g of their length", specs[i], h / 2, error);
+        }
+        assert_true(compare_rows(packed, all, 1, 0, 32, 0) > 100);
+        kvf_cache_free(&all), kvf_cache_free(&packed);
     }
 }
 
@@ -218,42 +249,58 @@ static void test_memory_follows_the_budget(void **state)
     }
 }
 
-/* A stream of 20,000 rows (scripts/stream.sh: 100,000) in a cache that was reserved for 1,500: nothing grows, nothing is allocated. */
+/* A stream of 20,000 rows (scripts/stream.sh: 100,000) in a cache that was reserved for 1,500: nothing grows, nothing is allocated. Policies
+ * that rank by attention are given some. */
+static void stream(const char *spec, const char *codec, int attended)
+{
+    const int total = getenv("KVFOLD_STREAM") ? atoi(getenv("KVFOLD_STREAM")) : 20000;
+    ts_model m;
+    ts_heap heap;
+    ts_heap_init(&heap);
+    ts_model_init(&m, 1, 2, 2, 16, 16, codec, "q4_0");
+    tc_calibration *known = tc_new(&m, 1);
+    m.params.max_batch = 255;
+    m.params.evict = spec;
+    m.params.allocator = &heap.hooks;
+    if (strncmp(spec, "qfilters", 8) == 0) m.params.calibration = &known->c;
+    kvf_cache *c = ts_create(&m);
+    ts_ok(kvf_reserve(c, 1500, 1, 255));
+    const long calls = heap.calls;
+    int64_t most = 0;
+    for (int n = 0; n + 255 <= total; n += 255) {
+        if (attended)
+            feed(c, &m, 255, 255);
+        else
+            ts_grow(c, &m, 0, 1, 255, 255);
+        const kvf_stats_t s = stats(c);
+        assert_true(s.tokens <= 512 + 63);
+        if (n < 5100) most = s.accounted > most ? s.accounted : most;
+        if (s.accounted > most)
+            fail_msg("%s, %d rows: %lld bytes, %lld before", spec, n + 255, (long long)s.accounted, (long long)most);
+    }
+    assert_int_equal(heap.calls, calls);
+    kvf_cache_free(&c);
+    tc_free(known);
+}
+
 static void test_stream_does_not_grow(void **state)
 {
-    static const char *const specs[] = {"knorm:budget=512,sink=4", "random:budget=300"};
-    const int total = getenv("KVFOLD_STREAM") ? atoi(getenv("KVFOLD_STREAM")) : 20000;
     (void)state;
-    for (int i = 0; i < COUNT(specs); i++) {
-        ts_model m;
-        ts_heap heap;
-        ts_heap_init(&heap);
-        ts_model_init(&m, 1, 2, 2, 16, 16, i ? "uni4" : "kivi4", "q4_0");
-        m.params.max_batch = 255;
-        m.params.evict = specs[i];
-        m.params.allocator = &heap.hooks;
-        kvf_cache *c = ts_create(&m);
-        ts_ok(kvf_reserve(c, 1500, 1, 255));
-        long calls = heap.calls;
-        int64_t most = 0;
-        for (int n = 0; n + 255 <= total; n += 255) {
-            ts_grow(c, &m, 0, 1, 255, 255);
-            const kvf_stats_t s = stats(c);
-            assert_true(s.tokens <= 512 + 63);
-            if (n < 5100) most = s.accounted > most ? s.accounted : most;
-            assert_true(s.accounted <= most);
-        }
-        assert_int_equal(heap.calls, calls);
-        kvf_cache_free(&c);
-    }
+    stream("window:budget=512", "kivi4", 0);
+    stream("random:budget=300", "uni4", 0);
+    stream("knorm:budget=512,sink=4", "kivi4", 0);
+    stream("qfilters:budget=512", "turbo4", 0);
+    stream("snapkv:budget=400", "uni4", 1);
+    stream("h2o:budget=512", "kivi4", 1);
 }
 
 /* ---- keys with a centre ------------------------------------------------------------------------------------------------------ */
 
-enum { FED = 1200, SW_DIM = 32 };
+enum { FED = 1200, SW_DIM = 32, NEAR = 512 * 100, FAR = 512 * (KVFI_OFFSETS + 100) };
 
-/* Softmax over the rows that a head holds, as they are read, and those of the batch up to row `to`. */
-static void dense(const sw_world *w, kvf_cache *c, int layer, int q_head, int to, double *out)
+/* Softmax over the rows that a head holds, as they are read, some of them `apart` positions before, and those of the batch up to row
+ * `to`. */
+static void dense(const sw_world *w, kvf_cache *c, int apart, int layer, int q_head, int to, double *out)
 {
     const int head = q_head / (sw_q_heads(layer) / SW_KV);
     const float *q = sw_query(w, 0, layer, to, q_head);
@@ -266,8 +313,10 @@ static void dense(const sw_world *w, kvf_cache *c, int layer, int q_head, int to
             memcpy(k, sw_key(w, 0, layer, row, head), sizeof k);
             memcpy(v, sw_value(w, 0, layer, row, head), sizeof v);
         } else {
-            if (kvf_seq_read(c, 0, layer, KVF_K, head, w->start + row, k) != KVF_OK) continue;
-            ts_ok(kvf_seq_read(c, 0, layer, KVF_V, head, w->start + row, v));
+            int pos = w->start + row;
+            if (kvf_seq_read(c, 0, layer, KVF_K, head, pos, k) != KVF_OK) pos -= apart;
+            if (pos < 0 || kvf_seq_read(c, 0, layer, KVF_K, head, pos, k) != KVF_OK) continue;
+            ts_ok(kvf_seq_read(c, 0, layer, KVF_V, head, pos, v));
         }
         for (int d = 0; d < SW_DIM; d++) score += (double)q[d] * (double)k[d];
         const double weight = exp(0.25 / sqrt(SW_DIM) * score);
@@ -277,7 +326,21 @@ static void dense(const sw_world *w, kvf_cache *c, int layer, int q_head, int to
     for (int d = 0; d < SW_V_DIM; d++) out[d] /= sum;
 }
 
-static void check_batch(const sw_world *w, kvf_cache *c, int rows, double bound)
+/* As if some of the coded rows had come that many positions before: a third, or those with the centre of the segment before. Keys read so
+ * are others, but what attention sees of them must be the same. */
+static void set_apart(kvf_cache *c, int apart, int earlier)
+{
+    const kvfi_sequence *s = &c->sequences[0];
+    for (int store = 0; store < c->g.n_stores; store++)
+        for (int i = 0; i < s->n_links[store] * c->g.stores[store].kv_heads; i++) {
+            const kvfi_store *st = &c->g.stores[store];
+            kvfi_bin *bin = &kvfi_link_at(s, st, i / st->kv_heads)->bin[i % st->kv_heads];
+            for (int t = 0; t < KVF_BLOCK; t++)
+                if (earlier ? (int)(bin->earlier >> t & 1) : t % 3 == 0) bin->pos[t] -= apart;
+        }
+}
+
+static void check_batch(const sw_world *w, kvf_cache *c, int apart, int rows, double bound)
 {
     static float got[SW_ROWS * SW_PROBE];
     const float *at = got;
@@ -286,7 +349,7 @@ static void check_batch(const sw_world *w, kvf_cache *c, int rows, double bound)
         for (int i = 0; i < rows; i++)
             for (int h = 0; h < sw_q_heads(layer); h++, at += SW_V_DIM) {
                 double want[SW_V_DIM];
-                dense(w, c, layer, h, FED + i, want);
+                dense(w, c, apart, layer, h, FED + i, want);
                 for (int d = 0; d < SW_V_DIM; d++)
                     if (fabs((double)at[d] - want[d]) > bound)
                         fail_msg("%s, layer %d, row %d, head %d: %g, expected %g", w->params.k, layer, i, h, (double)at[d],
@@ -298,12 +361,13 @@ static void check_batch(const sw_world *w, kvf_cache *c, int rows, double bound)
  * bound is that of products in 16-bit fixed point, tests/oracle/pair.c. */
 static void test_centres_of_many_segments(void **state)
 {
-    static const char *const codecs[] = {"uni8", "turbo4", "tcq3", "f16"};
+    static const char *const codecs[] = {"uni8", "turbo4", "tcq3", "f16", "turbo4", "uni8"};
+    static const int starts[] = {5000, 5000, 5000, 5000, 512 * KVFI_OFFSETS - 700, FAR + 700};
     (void)state;
     for (int i = 0; i < COUNT(codecs); i++) {
         sw_world *w = malloc(sizeof *w);
         assert_non_null(w);
-        sw_open(w, &(sw_options){.dim = SW_DIM, .rope_dims = SW_DIM, .neox = 1, .start = 5000, .k = codecs[i]});
+        sw_open(w, &(sw_options){.dim = SW_DIM, .rope_dims = SW_DIM, .neox = 1, .start = starts[i], .k = codecs[i]});
         kvf_cache *all = sw_create(w);
         w->params.evict = "random:budget=300";
         kvf_cache *c = sw_create(w);
@@ -311,18 +375,20 @@ static void test_centres_of_many_segments(void **state)
         sw_feed(w, all, 0, 0, 0, FED, 60);
         kvf_keys_t keys = {.size = sizeof keys};
         ts_ok(kvf_keys(c, 0, &keys));
-        assert_int_equal(keys.rule, i < 3 ? KVF_KEYS_UNROTATED : KVF_KEYS_AS_THEY_ARE);
+        assert_int_equal(keys.rule, i != 3 ? KVF_KEYS_UNROTATED : KVF_KEYS_AS_THEY_ARE);
         int held = 0;
         for (int row = 0; row < FED; row++) {
             float x[SW_DIM], y[SW_DIM];
-            if (kvf_seq_read(c, 0, 0, KVF_K, 1, 5000 + row, x) != KVF_OK) continue;
-            ts_ok(kvf_seq_read(all, 0, 0, KVF_K, 1, 5000 + row, y));
-            if (memcmp(x, y, sizeof x) != 0) fail_msg("%s: another key at position %d", codecs[i], 5000 + row);
+            if (kvf_seq_read(c, 0, 0, KVF_K, 1, w->start + row, x) != KVF_OK) continue;
+            ts_ok(kvf_seq_read(all, 0, 0, KVF_K, 1, w->start + row, y));
+            if (memcmp(x, y, sizeof x) != 0) fail_msg("%s: another key at position %d", codecs[i], w->start + row);
             held++;
         }
         assert_in_range(held, 300, 363);
-        check_batch(w, c, 1, 5e-4);
-        check_batch(w, c, 20, 5e-4); /* unfolded */
+        const int apart = i < 4 ? 0 : i == 4 ? NEAR : FAR; /* FAR: more than is remembered together */
+        set_apart(c, apart, i == 4);
+        check_batch(w, c, apart, 1, 5e-4);
+        check_batch(w, c, apart, 20, 5e-4); /* unfolded */
         kvf_cache_free(&c), kvf_cache_free(&all);
         sw_close(w), free(w);
     }
@@ -399,15 +465,11 @@ static void test_removal_leaves_no_holes(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows_move_as_they_are),
-        cmocka_unit_test(test_rows_coded_again_stay_near),
-        cmocka_unit_test(test_which_codecs_move),
-        cmocka_unit_test(test_bytes_are_the_formula),
-        cmocka_unit_test(test_memory_follows_the_budget),
-        cmocka_unit_test(test_stream_does_not_grow),
-        cmocka_unit_test(test_copies),
-        cmocka_unit_test(test_centres_of_many_segments),
-        cmocka_unit_test(test_reserved_copies),
+        cmocka_unit_test(test_rows_move_as_they_are),    cmocka_unit_test(test_rows_coded_again_stay_near),
+        cmocka_unit_test(test_torn_windows_stay_near),   cmocka_unit_test(test_which_codecs_move),
+        cmocka_unit_test(test_bytes_are_the_formula),    cmocka_unit_test(test_memory_follows_the_budget),
+        cmocka_unit_test(test_stream_does_not_grow),     cmocka_unit_test(test_copies),
+        cmocka_unit_test(test_centres_of_many_segments), cmocka_unit_test(test_reserved_copies),
         cmocka_unit_test(test_removal_leaves_no_holes),
     };
     return cmocka_run_group_tests_name("compaction", tests, NULL, NULL);
