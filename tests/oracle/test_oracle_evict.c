@@ -2,6 +2,7 @@
  * Attention after a policy has dropped rows inside the history: at every step of 200 appended tokens the cache answers as a dense
  * softmax over the rows that the policy's definition keeps, at their own positions, each head with its own set. */
 #include "pair.h"
+#include "../unit/books.h"
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
 
@@ -11,7 +12,6 @@ static void model(pair *p, const char *k, const char *v, const char *evict)
     p->m.layers[1].window = 50; /* which the policy leaves alone */
     p->m.params.window_keep = 16;
     p->m.params.evict = evict;
-    pair_open(p);
 }
 
 /* stored: what the cache has stored is taken for granted. */
@@ -20,7 +20,10 @@ static void steps(const char *k, const char *v, int by_length, int stored)
     static const float slopes[] = {0.125f, 0.25f, 0.5f, 0.0625f};
     pair p = {0};
     ts_how plain = {0}, alibi = {.slopes = slopes}; /* distances count positions, not rows */
+    tb_known *known = NULL;
     model(&p, k, v, by_length ? "knorm:budget=180,recent=70,sink=6" : "window:budget=180,sink=6");
+    if (k[0] == 'v') known = tb_know(&p.m, 1);
+    pair_open(&p);
     oracle_policy(p.o, by_length, 180, 6, by_length ? 70 : 64);
     ts_row prompt[400];
     ts_rows(prompt, 400, 0, 1, 0);
@@ -37,6 +40,7 @@ static void steps(const char *k, const char *v, int by_length, int stored)
     ts_ok(kvf_evicted(p.c, 0, &e));
     assert_true(e.evicted >= 600 - 180 - 63);
     pair_close(&p);
+    if (known) tb_forget(known);
 }
 
 static void test_window_steps(void **state)
@@ -64,10 +68,14 @@ static void test_moved_rows(void **state)
 /* Stages from the prompt, with a centre for each row's segment; and records that are coded again. */
 static void test_stored_rows(void **state)
 {
-    static const char *const pairs[][2] = {
-        {"turbo4", "turbo3"},         {"uni4", "uni4"},    {"tcq3", "tcq2"},
-        {"kivi4", "kivi4"},           {"kivi2", "turbo4"}, {"turbo3:centre=block,scale=none", "f16"},
-        {"uni4", "turbo2:outliers=8"}};
+    static const char *const pairs[][2] = {{"turbo4", "turbo3"},
+                                           {"uni4", "uni4"},
+                                           {"tcq3", "tcq2"},
+                                           {"kivi4", "kivi4"},
+                                           {"kivi2", "turbo4"},
+                                           {"turbo3:centre=block,scale=none", "f16"},
+                                           {"uni4", "turbo2:outliers=8"},
+                                           {"vecinfer:sub=4,bits=8", "vecinfer:sub=4,bits=8"}};
     (void)state;
     for (int i = 0; i < COUNT(pairs); i++) steps(pairs[i][0], pairs[i][1], 1, 1);
 }
@@ -79,6 +87,7 @@ static void test_batch_sees_what_its_commit_drops(void **state)
     pair p = {0};
     ts_row rows[300];
     model(&p, "q4_0", "q4_0", "knorm:budget=100");
+    pair_open(&p);
     oracle_policy(p.o, 1, 100, 4, 64);
     ts_rows(rows, 300, 0, 1, 0);
     pair_feed(&p, rows, 300, 300, NULL, 1); /* 300 rows see each other through a budget of 100 */
@@ -93,8 +102,7 @@ static void sequences(const char *evict, int by_length)
     pair p = {0};
     model(&p, "q4_0", "kivi4", evict);
     p.m.params.window_keep = 1000;
-    kvf_cache_free(&p.c);
-    p.c = ts_create(&p.m);
+    pair_open(&p);
     oracle_policy(p.o, by_length, 150, 4, 64);
     pair_grow(&p, 0, 1, 330, 100);
     pair_cp(&p, 0, 1);
@@ -126,12 +134,46 @@ static void test_sequences(void **state)
     sequences("window:budget=150", 0);
 }
 
+/* Holes in coded rows put blocks of `window` and of layers with a window of their own into chains, where rows leave one by one and
+ * blocks are coded again; `stored` as above. */
+static void torn(const char *k, const char *v, int stored)
+{
+    pair p = {0};
+    ts_model_init(&p.m, 2, 4, 2, 32, 32, k, v);
+    p.m.layers[1].window = 200;
+    p.m.params.window_keep = 30;
+    p.m.params.evict = "window:budget=250,sink=6";
+    pair_open(&p);
+    oracle_policy(p.o, 0, 250, 6, 64);
+    int sealed = -1;
+    pair_grow(&p, 0, 1, 450, 90);
+    for (int i = 0; i < 220; i++) {
+        const int last = 449 + i;
+        if (i % 40 == 0) pair_rm(&p, 0, last - 160, last - 130 + i / 4); /* of blocks of the table at first, then of chains */
+        if (stored && (i % 40 == 0 || oracle_sealed(p.o, 0) != sealed)) pair_see_stored(&p, 0), sealed = oracle_sealed(p.o, 0);
+        pair_next(&p, 0, 2, i % 20 == 7 ? 40 : 1, NULL);
+        pair_grow(&p, 0, 1, 1, 1);
+    }
+    kvf_stats_t s = {.size = sizeof s};
+    ts_ok(kvf_stats(p.c, &s));
+    assert_int_equal(s.rows_recoded > 0, stored);
+    pair_close(&p);
+}
+
+static void test_torn_windows(void **state)
+{
+    (void)state;
+    torn("q4_0", "turbo3", 0);
+    torn("kivi4", "kivi2", 1);
+    torn("kivi2:group=16", "uni4", 1);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_window_steps), cmocka_unit_test(test_moved_rows),
         cmocka_unit_test(test_stored_rows),  cmocka_unit_test(test_batch_sees_what_its_commit_drops),
-        cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_sequences),    cmocka_unit_test(test_torn_windows),
     };
     return ts_on_every_cpu("oracle_evict", tests, sizeof tests / sizeof *tests);
 }

@@ -446,25 +446,68 @@ static void test_hash_sees_the_kept_set(void **state)
     }
 }
 
+/* Every row that one holds the other does, byte for byte, and attention gives the same bits. Chains hash as what they are. */
+static void same_rows(kvf_cache *a, kvf_cache *b, const ts_model *m, int n)
+{
+    for (int i = 0; i < 2 * 2 * 3 * n; i++) {
+        float x[64] = {0}, y[64] = {0};
+        const int layer = i / n % 3, head = i / n / 3 % 2, side = i / n / 6;
+        assert_int_equal(kvf_seq_read(a, 0, layer, (kvf_side)side, head, i % n, x),
+                         kvf_seq_read(b, 0, layer, (kvf_side)side, head, i % n, y));
+        assert_memory_equal(x, y, sizeof x);
+    }
+    size_t n_a, n_b;
+    float *x = ts_probe(a, m, 0, &n_a), *y = ts_probe(b, m, 0, &n_b);
+    assert_int_equal(n_a, n_b);
+    assert_memory_equal(x, y, n_a * sizeof *x);
+    free(x), free(y);
+}
+
 /* A budget that never binds changes nothing. */
 static void test_large_budget_is_none(void **state)
 {
+    static const char *const specs[] = {"window:budget=450",    "random:budget=450",  "knorm:budget=5000",
+                                        "qfilters:budget=100%", "snapkv:budget=5000", "h2o:budget=450"};
+    static const char *const codecs[] = {"kivi4", "uni4", "q4_0"};
     (void)state;
-    ts_model m, n;
-    model(&m, "kivi4", "none");
-    kvf_cache *none = fed(&m, 450, 100);
-    model(&n, "kivi4", "window:budget=450");
-    kvf_cache *window = fed(&n, 450, 100);
-    model(&n, "kivi4", "knorm:budget=5000");
-    kvf_cache *knorm = fed(&n, 450, 100);
-    ts_same_sequence(none, 0, window, 0, &m);
-    size_t a, b;
-    float *x = ts_probe(none, &m, 0, &a), *y = ts_probe(knorm, &m, 0, &b);
-    assert_int_equal(a, b);
-    assert_memory_equal(x, y, a * sizeof *x);
-    assert_int_equal(evicted(knorm, 0).evicted, 0);
-    free(x), free(y);
-    kvf_cache_free(&none), kvf_cache_free(&window), kvf_cache_free(&knorm);
+    for (int i = 0; i < COUNT(codecs) * COUNT(specs); i++) {
+        ts_model m, n;
+        model(&m, codecs[i % 3], "none");
+        model(&n, codecs[i % 3], specs[i / 3]);
+        tc_calibration *t = along_channel_3(&n); /* both stage their keys alike */
+        m.params.calibration = n.params.calibration;
+        kvf_cache *none = fed(&m, 450, 100), *policy = fed(&n, 450, 100);
+        same_rows(none, policy, &m, 450);
+        if (i < 3) ts_same_sequence(none, 0, policy, 0, &m);
+        assert_int_equal(evicted(policy, 0).evicted, 0);
+        kvf_cache_free(&none), kvf_cache_free(&policy);
+        tc_free(t);
+    }
+}
+
+/* Sequences that begin at positions of their own, fed in the same batches: each keeps its own first rows. */
+static void test_each_sequence_has_a_sink(void **state)
+{
+    enum { N = 320, CHUNK = 40, BEGIN = 1000 };
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        ts_model m;
+        model(&m, "uni4", i ? "knorm:budget=150,sink=20" : "window:budget=150,sink=20");
+        kvf_cache *c = ts_create(&m);
+        for (int n = 0; n < N; n += CHUNK) {
+            ts_row rows[2 * CHUNK];
+            for (int s = 0; s < 2; s++) ts_rows(rows + s * CHUNK, CHUNK, s, 1, s * BEGIN + n);
+            ts_feed(c, &m, rows, 2 * CHUNK, 2 * CHUNK, NULL);
+        }
+        for (int s = 0; s < 2; s++) {
+            int kept = 0;
+            for (int n = 0; n < N; n++) kept += held(c, s, 0, 1, s * BEGIN + n);
+            assert_int_equal(kept, 150);
+            for (int n = 0; n < 20; n++) assert_true(held(c, s, 0, 1, s * BEGIN + n));
+            for (int n = N - R; n < N; n++) assert_true(held(c, s, 0, 1, s * BEGIN + n));
+        }
+        kvf_cache_free(&c);
+    }
 }
 
 /* ---- removal, copies, aborts -------------------------------------------------------------------------------------------------- */
@@ -641,6 +684,7 @@ int main(void)
         cmocka_unit_test(test_batches_of_any_size),
         cmocka_unit_test(test_hash_sees_the_kept_set),
         cmocka_unit_test(test_large_budget_is_none),
+        cmocka_unit_test(test_each_sequence_has_a_sink),
         cmocka_unit_test(test_removal_after_eviction),
         cmocka_unit_test(test_copies_evict_apart),
         cmocka_unit_test(test_abort_evicts_nothing),
