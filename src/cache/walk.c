@@ -311,7 +311,7 @@ static void turn_tile(const walk *w)
             w->tile_v[t * w->v_stride + d] = d < (size_t)w->layer->v_dim ? w->tile_k[d * KVF_BLOCK + t] : 0;
 }
 
-/* Entries of a bin's rows, and whether all of them (or at least those of living ones) are known. Segments change at each row, so no branch depends on one. */
+/* Entries of a bin's rows, and whether those of living ones are known. Segments change at each row, so no branch depends on one. */
 static int entries_of(const walk *w, const kvfi_bin *bin, int32_t entry[KVF_BLOCK])
 {
     int32_t segment[KVF_BLOCK];

@@ -263,10 +263,11 @@ static void stream(const char *spec, const char *codec, int attended)
     m.params.evict = spec;
     m.params.allocator = &heap.hooks;
     if (strncmp(spec, "qfilters", 8) == 0) m.params.calibration = &known->c;
+    const int64_t bound = ts_bytes(&m, 5100);
     kvf_cache *c = ts_create(&m);
     ts_ok(kvf_reserve(c, 1500, 1, 255));
     const long calls = heap.calls;
-    int64_t most = 0;
+    int64_t most = attended ? bound : 0; /* which rows those keep, and so how full blocks are, depends on the instruction set */
     for (int n = 0; n + 255 <= total; n += 255) {
         if (attended)
             feed(c, &m, 255, 255);
