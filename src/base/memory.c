@@ -115,6 +115,15 @@ int64_t kvfi_resident(const void *memory, size_t size)
 }
 #endif
 
+size_t kvfi_page_bytes(void)
+{
+#ifdef KVFI_PAGES
+    return (size_t)sysconf(_SC_PAGESIZE);
+#else
+    return 4096;
+#endif
+}
+
 void kvfi_trim(const kvf_allocator *a, void *memory, size_t size)
 {
 #if defined(KVFI_PAGES) && defined(MADV_DONTNEED)

@@ -19,6 +19,8 @@ int64_t kvfi_resident(const void *memory, size_t size);
 /* Gives the physical pages that lie wholly inside a region back to the system; its contents become undefined. Only for memory
  * of the system allocator; does nothing otherwise. */
 void kvfi_trim(const kvf_allocator *a, void *memory, size_t size);
+/* Bytes of a page; 4096 where there are none to give back. */
+size_t kvfi_page_bytes(void);
 
 static inline size_t kvfi_round_up(size_t n, size_t unit)
 {

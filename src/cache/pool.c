@@ -35,21 +35,30 @@ int kvfi_pool_grow(kvfi_pool *p, const kvf_allocator *a, uint64_t blocks)
         kvfi_release(a, data, more * p->block_bytes);
         return KVF_E_NOMEM;
     }
-    if (p->capacity) memcpy(meta, p->blocks, p->capacity * sizeof *meta);
-    for (size_t i = 0; i < more; i++) meta[p->capacity + i] = (kvfi_block){data + i * p->block_bytes, 0, KVFI_NO_BLOCK};
+    if (p->untouched) memcpy(meta, p->blocks, p->untouched * sizeof *meta); /* the rest stays pages that nobody wrote to */
     kvfi_release(a, p->blocks, p->capacity * sizeof *p->blocks);
-    *chunk = (kvfi_chunk){data, more * p->block_bytes, p->chunks};
+    *chunk = (kvfi_chunk){data, more * p->block_bytes, p->capacity, (uint32_t)blocks, p->chunks};
     p->chunks = chunk, p->blocks = meta, p->capacity = (uint32_t)blocks;
     return KVF_OK;
+}
+
+static const kvfi_chunk *chunk_of(const kvfi_pool *p, uint32_t id)
+{
+    const kvfi_chunk *c = p->chunks;
+    while (id < c->first || id >= c->end) c = c->next;
+    return c;
 }
 
 uint32_t kvfi_pool_take(kvfi_pool *p)
 {
     uint32_t id = p->free_head;
-    if (id != KVFI_NO_BLOCK)
+    if (id != KVFI_NO_BLOCK) {
         p->free_head = p->blocks[id].next_free;
-    else
+    } else {
         id = p->untouched++;
+        const kvfi_chunk *c = chunk_of(p, id);
+        p->blocks[id].data = c->data + (size_t)(id - c->first) * p->block_bytes;
+    }
     p->blocks[id].references = 1;
     p->in_use++, p->references++;
     return id;
@@ -60,6 +69,22 @@ void kvfi_pool_share(kvfi_pool *p, uint32_t id)
     p->blocks[id].references++, p->references++;
 }
 
+static int is_free(const kvfi_pool *p, uint32_t id)
+{
+    return id >= p->untouched || !p->blocks[id].references;
+}
+
+/* Pages that the free block lies on and no used one. Blocks may be smaller than a page. */
+static void trim_around(const kvfi_pool *p, const kvf_allocator *a, uint32_t id)
+{
+    const kvfi_chunk *c = chunk_of(p, id);
+    const size_t reach = kvfi_page_bytes();
+    uint32_t from = id, to = id + 1;
+    while (from > c->first && (size_t)(id - from) * p->block_bytes < reach && is_free(p, from - 1)) from--;
+    while (to < c->end && (size_t)(to - id - 1) * p->block_bytes < reach && is_free(p, to)) to++;
+    kvfi_trim(a, c->data + (size_t)(from - c->first) * p->block_bytes, (size_t)(to - from) * p->block_bytes);
+}
+
 void kvfi_pool_drop(kvfi_pool *p, const kvf_allocator *a, uint32_t id, int trim)
 {
     kvfi_block *b = &p->blocks[id];
@@ -68,7 +93,7 @@ void kvfi_pool_drop(kvfi_pool *p, const kvf_allocator *a, uint32_t id, int trim)
     b->next_free = p->free_head;
     p->free_head = id;
     p->in_use--;
-    if (trim) kvfi_trim(a, b->data, p->block_bytes);
+    if (trim) trim_around(p, a, id);
 }
 
 int64_t kvfi_pool_resident(const kvfi_pool *p)

@@ -16,12 +16,13 @@ typedef struct kvfi_block {
 typedef struct kvfi_chunk {
     uint8_t *data;
     size_t bytes;
+    uint32_t first, end; /* its blocks */
     struct kvfi_chunk *next;
 } kvfi_chunk;
 
 typedef struct kvfi_pool {
     size_t block_bytes;
-    kvfi_block *blocks; /* [capacity] */
+    kvfi_block *blocks; /* [capacity], written up to `untouched` */
     uint32_t capacity;
     uint32_t in_use;
     uint64_t references; /* to all blocks: how many would be in use if none were shared */
@@ -45,7 +46,7 @@ static inline uint32_t kvfi_pool_available(const kvfi_pool *p)
 uint32_t kvfi_pool_take(kvfi_pool *p);
 void kvfi_pool_share(kvfi_pool *p, uint32_t id);
 
-/* Drops a reference; the last one frees the block. trim: also give its pages back. */
+/* Drops a reference; the last one frees the block. trim: also give back its pages, those included that it shares with free blocks alone. */
 void kvfi_pool_drop(kvfi_pool *p, const kvf_allocator *a, uint32_t id, int trim);
 
 static inline uint8_t *kvfi_pool_data(const kvfi_pool *p, uint32_t id)

@@ -4,8 +4,10 @@
 #include "cache/cache.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof(a)[0]))
 
@@ -182,6 +184,52 @@ static void test_reserve_touches_nothing(void **state)
         s = stats(c);
         assert_true(s.resident >= s.accounted - s.accounted / 10);
         assert_true(s.resident <= s.accounted + s.accounted / 10 + (1 << 20));
+    }
+    kvf_cache_free(&c);
+}
+
+/* Bytes of the process in memory, -1 where that cannot be told. */
+static long process_resident(void)
+{
+    long pages = -1;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%*d %ld", &pages) != 1) pages = -1;
+    if (f) fclose(f);
+    return pages < 0 ? -1 : pages * sysconf(_SC_PAGESIZE);
+}
+
+/* Nor does the bookkeeping of blocks touch anything before they are used: 16 bytes for each of 3 million. */
+static void test_a_large_reserve_costs_the_process_nothing(void **state)
+{
+    (void)state;
+    ts_model m;
+    ts_model_init(&m, 3, 1, 1, 64, 64, "turbo2", "turbo2");
+    kvf_cache *c = ts_create(&m);
+    const long before = process_resident();
+    ts_ok(kvf_reserve(c, 60000000, 1, 64));
+    if (before >= 0) assert_true(process_resident() - before < 4 << 20);
+    kvf_cache_free(&c);
+}
+
+/* Blocks may be smaller than a page: pages on which no block lives any more go back all the same. */
+static void test_removed_rows_give_their_pages_back(void **state)
+{
+    (void)state;
+    static const int kept[] = {10000, 1000, 0};
+    ts_model m;
+    ts_model_init(&m, 3, 1, 1, 64, 64, "turbo2", "turbo2");
+    kvf_cache *c = ts_create(&m);
+    assert_true(c->pools[0].block_bytes < 4096);
+    for (int again = 0; again < 2; again++) {
+        ts_grow(c, &m, 0, again ? 3 : 1, 20000, 64);
+        const int64_t full = stats(c).resident;
+        for (int i = 0; i < 3; i++) {
+            ts_ok(kvf_seq_rm(c, 0, kept[i], -1));
+            const kvf_stats_t s = stats(c);
+            if (s.resident < 0) continue;
+            assert_true(s.resident < full &&
+                        s.resident <= s.accounted + 10 * 4096 * 3 + 20000 / 64 * 3 * (int64_t)sizeof(kvfi_block));
+        }
     }
     kvf_cache_free(&c);
 }
@@ -443,6 +491,8 @@ int main(void)
         cmocka_unit_test(test_numbers),
         cmocka_unit_test(test_layers_folded),
         cmocka_unit_test(test_reserve_touches_nothing),
+        cmocka_unit_test(test_a_large_reserve_costs_the_process_nothing),
+        cmocka_unit_test(test_removed_rows_give_their_pages_back),
         cmocka_unit_test(test_nothing_allocates_after_reserve),
         cmocka_unit_test(test_limits_of_a_reserve),
         cmocka_unit_test(test_batch_beyond_a_reserve),
