@@ -13,7 +13,8 @@
  *
  * Conventions
  * - Functions return KVF_OK (0) or a negative kvf_error. After a failure kvf_cache_error() holds a whole sentence that names
- *   the layer, head, position or option. Nothing is changed by a call that fails.
+ *   the layer, head, position or option; questions (kvf_stats, kvf_keys, kvf_evicted) leave it alone. Nothing is changed by a call
+ *   that fails.
  * - Every struct that the caller fills starts with `size`; the *_init function sets it, with all defaults. Reserved fields are 0.
  * - Strides are in bytes. Elements of one head of one token are contiguous.
  * - No function prints, exits, aborts, or keeps a pointer that it was given, except where stated (kvf_batch_append).
@@ -129,7 +130,7 @@ typedef struct kvf_params {
     int32_t n_layers;        /* 1 or more */
     const kvf_layer *layers; /* [n_layers], copied */
     const char *k;           /* default codec of keys; NULL: that of the default preset */
-    const char *v;           /* default codec of values; NULL: the same */
+    const char *v;           /* default codec of values; NULL: that of the default preset, whatever k is */
     int32_t sink;            /* S, tokens kept exact at the start, 0 to 64; default 4 */
     int32_t recent;          /* R, newest tokens kept exact (R to R+63 are), 0 to 65536; default 64 */
     int32_t max_sequences;   /* sequence ids are 0 .. max_sequences-1; default 1, at most 256 */

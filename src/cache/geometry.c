@@ -37,6 +37,8 @@ static int check_params(const kvf_params *p, char *error, size_t error_size)
     CHECK(p->seal_each == 0 || (p->seal_each == 1 && p->recent == 0),
           "seal_each is %d with recent %d; allowed are 0, and 1 with recent 0", (int)p->seal_each, (int)p->recent);
     CHECK(p->window_keep >= 0, "window_keep is %d; allowed are 0 and more tokens", (int)p->window_keep);
+    for (size_t i = 0; i < sizeof p->reserved / sizeof *p->reserved; i++)
+        CHECK(!p->reserved[i], "reserved[%zu] of the parameters is not 0", i);
     return KVF_OK;
 }
 
@@ -68,6 +70,8 @@ static int check_layer(const kvf_params *p, int i, char *error, size_t error_siz
           (int)l->rope_dims);
     for (int32_t f = 0; f < l->rope_dims / 2; f++)
         CHECK(l->rope_freq[f] > -1e3 && l->rope_freq[f] < 1e3, "layer %d: rope_freq[%d] is %g", i, (int)f, l->rope_freq[f]);
+    for (size_t r = 0; r < sizeof l->reserved / sizeof *l->reserved; r++)
+        CHECK(!l->reserved[r], "layer %d: reserved[%zu] is not 0", i, r);
     CHECK(l->share >= -1 && l->share < i, "layer %d: share is %d; it must be -1 or an earlier layer", i, (int)l->share);
     return KVF_OK;
 }
@@ -147,6 +151,14 @@ static int64_t own_budget(const kvfi_geometry *g, const kvf_params *p, int i)
     return p->layers[i].evict_budget ? p->layers[i].evict_budget : kvfi_evict_layer_budget(&g->evict, i);
 }
 
+static const char *default_codec(kvf_side side)
+{
+    kvf_preset_info preset;
+    for (int32_t i = 0; kvf_preset_list(i, &preset) == KVF_OK; i++)
+        if (preset.is_default) return side == KVF_K ? preset.k : preset.v;
+    return NULL;
+}
+
 static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error, size_t error_size)
 {
     const kvf_layer *l = &p->layers[i];
@@ -157,7 +169,7 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     const int64_t own = own_budget(g, p, i);
     s->own_budget = own < 0 ? -1 : own > 0;
     if (own > 0) s->budget = (int32_t)own;
-    const char *k = l->k ? l->k : p->k, *v = l->v ? l->v : p->v;
+    const char *k = l->k ? l->k : p->k ? p->k : default_codec(KVF_K), *v = l->v ? l->v : p->v ? p->v : default_codec(KVF_V);
     int rc = setup_side(s, k, KVF_K, l->k_dim, &s->k, error, error_size);
     if (!rc && !s->v_in_k) rc = setup_side(s, v, KVF_V, l->v_dim, &s->v, error, error_size);
     if (!rc && s->v_in_k) rc = setup_latent(s, error, error_size);

@@ -308,6 +308,11 @@ int kvf_evict_check(const char *spec, int32_t sink, int32_t recent, int64_t toke
                     size_t size)
 {
     kvfi_evict e;
+    if (sink < 0 || recent < 0 || tokens < 0) {
+        kvfi_sentence(error, size, "sink %d, recent %d, %lld tokens: none of them may be below 0", (int)sink, (int)recent,
+                      (long long)tokens);
+        return KVF_E_ARG;
+    }
     int rc = kvfi_evict_setup(spec, sink, recent, &e, error, size);
     if (rc || !info) return rc;
     const int64_t budget = kvfi_evicts(&e) && !e.bytes ? kvfi_evict_rows_kept(&e, e.tokens, e.share, tokens) : tokens;

@@ -518,6 +518,8 @@ static void test_odd_parameters(void **state)
     REFUSED(m.params.threads = 0, KVF_E_ARG, "threads");
     REFUSED(m.params.threads = 257, KVF_E_ARG, "257");
     REFUSED(m.params.window_keep = -1, KVF_E_ARG, "window_keep");
+    REFUSED(m.params.reserved[1] = 1, KVF_E_ARG, "reserved[1] of the parameters");
+    REFUSED(m.layers[0].reserved[2] = 1, KVF_E_ARG, "layer 0: reserved[2]");
     REFUSED(m.params.n_layers = 0, KVF_E_ARG, "layer");
     REFUSED(m.params.n_layers = -1, KVF_E_ARG, "layer");
     REFUSED(m.params.cpu = "nosuch", KVF_E_UNSUPPORTED, "nosuch");
@@ -555,6 +557,13 @@ static void test_odd_parameters(void **state)
     m.layers[1].k_dim = 128;
     assert_true(ts_try(&m, &c) < 0);
     assert_null(c);
+    fresh(&m); /* no codecs named: those of the default preset */
+    m.params.k = "uni4", m.params.v = "uni4";
+    const int64_t bytes = kvf_bytes(&m.params, 5000);
+    m.params.k = "f16", m.params.v = "f16";
+    assert_true(bytes > 0 && kvf_bytes(&m.params, 5000) > bytes);
+    m.params.k = m.params.v = NULL;
+    assert_int_equal(kvf_bytes(&m.params, 5000), bytes);
 }
 
 /* Structs of another version. Of kvf_params nothing is used then, not even the room for a sentence. */
