@@ -101,8 +101,12 @@ static int use_pair(kv_choice *c, const char *pair, const origin *from)
 {
     const char *slash = strchr(pair, '/');
     size_t n = slash ? (size_t)(slash - pair) : 0;
-    if (n == 0 || !slash[1] || strchr(slash + 1, '/') || n >= sizeof c->own[0] || strlen(slash + 1) >= sizeof c->own[1]) {
+    if (n == 0 || !slash[1] || strchr(slash + 1, '/')) {
         cli_error("%s: '%s' is not of the form K/V, as kivi4/kivi4", from->name, pair);
+        return from->code;
+    }
+    if (n >= sizeof c->own[0] || strlen(slash + 1) >= sizeof c->own[1]) {
+        cli_error("%s: '%.32s...' has a codec of more than %d characters", from->name, pair, KV_SPEC - 1);
         return from->code;
     }
     memcpy(c->own[0], pair, n);
@@ -119,8 +123,12 @@ static int use_pair(kv_choice *c, const char *pair, const origin *from)
 static int check_codec(const origin *from, const char *spec, kvf_side side)
 {
     char error[512] = "";
+    kvf_preset_info preset;
     if (!malformed(spec, side, error, sizeof error)) return CLI_GO;
-    cli_error("%s: %s", from->name, error);
+    if (find_preset(spec, &preset))
+        cli_error("%s: '%s' is a preset, which stands for keys and values together: --kv %s", from->name, spec, spec);
+    else
+        cli_error("%s: %s", from->name, error);
     return from->code;
 }
 
@@ -157,17 +165,26 @@ static int use_policy(kv_choice *c, const char *spec)
 
 /* ---- overrides of layers: "0,1,29=q8_0" or "5=kivi4/kivi2" ----------------------------------------------------------------- */
 
+/* A number, or a range as 0-3; NULL when it is neither. */
+static const char *scan_range(const char *at, long *first, long *last)
+{
+    char *stop;
+    if (*at < '0' || *at > '9') return NULL;
+    *first = *last = strtol(at, &stop, 10);
+    if (*stop == '-' && stop[1] >= '0' && stop[1] <= '9') *last = strtol(stop + 1, &stop, 10);
+    return *last >= *first && *last <= 100000 ? stop : NULL;
+}
+
 /* Does the list before '=' name the layer? Also keeps the largest number. False at once when the list is malformed. */
 static bool scan_layers(const char *list, const char *end, int32_t layer, bool *named, int32_t *largest)
 {
     *named = false;
     for (const char *at = list; at < end;) {
-        char *stop;
-        if (*at < '0' || *at > '9') return false;
-        long n = strtol(at, &stop, 10);
-        if (n > 100000 || (stop < end && *stop != ',') || stop + 1 == end) return false;
-        *named = *named || n == layer;
-        *largest = n > *largest ? (int32_t)n : *largest;
+        long first, last;
+        const char *stop = scan_range(at, &first, &last);
+        if (!stop || (stop < end && *stop != ',') || stop + 1 == end) return false;
+        *named = *named || (layer >= first && layer <= last);
+        *largest = last > *largest ? (int32_t)last : *largest;
         at = stop + (stop < end);
     }
     return end > list;
@@ -179,7 +196,7 @@ static int add_override(kv_choice *c, const char *text, const origin *from)
     bool named;
     int32_t largest = -1;
     if (!equals || !equals[1] || strchr(text, ';') || !scan_layers(text, equals, -1, &named, &largest)) {
-        cli_error("%s: '%s' is not of the form LAYERS=K/V, as 0,1,29=q8_0 or 5=kivi4/kivi2", from->name, text);
+        cli_error("%s: '%s' is not of the form LAYERS=K/V, as 0-3,29=q8_0 or 5=kivi4/kivi2", from->name, text);
         return from->code;
     }
     kv_override *o = &c->override[c->n_overrides++];
@@ -231,6 +248,10 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
     c->sink = s->sink >= 0 ? (int32_t)s->sink : c->sink;
     c->recent = s->recent >= 0 ? (int32_t)s->recent : c->recent;
     c->exact_bits = s->window_type && strcmp(s->window_type, "q8_0") == 0 ? 8 : 16;
+    if (code == CLI_GO && s->no_window && s->recent > 0) {
+        cli_error("--seal-each means that no window stays exact, so a window of %lld cannot be meant too", (long long)s->recent);
+        code = CLI_USAGE;
+    }
     if (code == CLI_GO) code = check_codec(s->k ? &k : &from_kv, c->k, KVF_K);
     if (code == CLI_GO) code = check_codec(s->v ? &v : &from_kv, c->v, KVF_V);
     if (code == CLI_GO) code = check_cpu(c->cpu);
@@ -242,11 +263,10 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
 
 void kv_choice_doubt(const kv_choice *c, int64_t context)
 {
-    const int64_t exact = (int64_t)c->sink + c->recent;
     const bool coded = strcmp(c->k, "f16") != 0 || strcmp(c->v, "f16") != 0;
-    if (coded && context > 0 && context <= exact)
-        cli_warn("the first %d tokens and the newest %d stay exact: in a context of %lld nothing is ever coded", c->sink,
-                 c->recent, (long long)context);
+    if (coded && context > 0 && context < (int64_t)c->recent + KVF_BLOCK)
+        cli_warn("the first %d tokens and the newest %d to %d stay exact: in a context of %lld nothing is ever coded", c->sink,
+                 c->recent, c->recent + KVF_BLOCK - 1, (long long)context);
     if (!coded && !c->n_overrides && c->exact_bits < 16)
         cli_warn("--window-type q8_0 keeps the first and the newest tokens less exactly than f16/f16 keeps the others");
 }

@@ -13,6 +13,7 @@ typedef struct kv_settings {
     const char *profile_text; /* a profile itself, in place of its path */
     cli_list layers;
     int64_t sink, recent; /* -1: not given */
+    bool no_window;       /* --seal-each: a window that is asked for contradicts it */
 } kv_settings;
 
 #define KV_WINDOW_TYPE(S)                                                                                                        \
@@ -46,7 +47,7 @@ typedef struct kv_settings {
         CLI_WORD("-ctk --cache-type-k", "CODEC", S, kv.k, "codec of keys alone"),                                                \
         CLI_WORD("-ctv --cache-type-v", "CODEC", S, kv.v, "codec of values alone"),                                              \
         CLI_WORDS("--kv-layer", "LAYERS=K/V", S, kv.layers,                                                                      \
-                  "other codecs for some layers, as 0,1,29=q8_0 (keys and values) or 5=kivi4/kivi2; may be given several "       \
+                  "other codecs for some layers, as 0-3,29=q8_0 (keys and values) or 5=kivi4/kivi2; may be given several "       \
                   "times, and the "                                                                                              \
                   "last one that names a layer holds"),                                                                          \
         CLI_COUNT("--sink", S, kv.sink, 0, 64, NULL, "first tokens that stay exact, 0 to 64 (default: the preset's, 4)"),        \

@@ -73,7 +73,9 @@ static bool policy_keeps_scores(const kv_choice *kv)
 /* Negative on failure; p->error then says why. */
 static int64_t bytes_at(const plan *p, int64_t tokens)
 {
-    return kvf_bytes(&p->params, tokens);
+    kvf_params params = p->params;
+    if (!p->kv.evicts && params.recent > tokens) params.recent = (int32_t)tokens; /* as the adapter does */
+    return kvf_bytes(&params, tokens);
 }
 
 static plan_row row_at(const plan *p, int64_t context)

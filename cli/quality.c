@@ -87,6 +87,7 @@ static int check(quality_settings *set)
 {
     if (!set->model) return missing("-m FILE");
     if (set->files.n == 0) return missing("-f TEXT");
+    set->kv.no_window = set->seal_each;
     return result_check(&set->out);
 }
 
@@ -139,7 +140,11 @@ static int choose_sizes(quality_run *run, quality_settings *set)
     int64_t trained = run->s->shape.context;
     if (set->context == 0) set->context = trained > 0 && trained < 2048 ? trained : 2048;
     if (set->score == 0) set->score = set->context - 1 - set->context / 2;
-    if (set->context < 2 || set->score < 1 || set->score > set->context - 1) {
+    if (set->context < 2) {
+        cli_error("-c %lld: a chunk needs 2 tokens at least, one to judge and one before it", (long long)set->context);
+        return CLI_USAGE;
+    }
+    if (set->score < 1 || set->score > set->context - 1) {
         cli_error("--score %lld: a chunk of %lld tokens (-c) has 1 to %lld positions with a next token", (long long)set->score,
                   (long long)set->context, (long long)set->context - 1);
         return CLI_USAGE;

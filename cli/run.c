@@ -165,16 +165,30 @@ static bool over(const generator *g)
     return stop == STOP_CONTEXT || stop == STOP_INTERRUPTED || cli_interrupted();
 }
 
+/* What was read as valid text; false when there is nothing to ask. */
+static bool clean_turn(const cli_text *raw, cli_text *line)
+{
+    line->length = 0;
+    if (raw->length > 0 && memchr(raw->data, '\0', raw->length)) {
+        cli_warn("a line of stdin is no text, as it has a zero byte: it is left out");
+        return false;
+    }
+    if (cli_utf8_add(line, raw->data, raw->length) > 0) cli_warn("stdin is not UTF-8 everywhere: what is not became U+FFFD");
+    return line->length > 0;
+}
+
 static int turns_from_stdin(generator *g, chat *c)
 {
     cli_text raw = {0}, line = {0};
     int code = CLI_GO;
     while (code == CLI_GO && !over(g) && read_turn(&raw)) {
-        line.length = 0;
-        cli_utf8_add(&line, raw.data, raw.length);
-        if (line.length == 0) continue;
+        if (!clean_turn(&raw, &line)) continue;
         if (!c->form) cli_text_add(&line, "\n", 1);
         code = turn(g, c, line.data);
+    }
+    if (code == CLI_GO && ferror(stdin) && !cli_interrupted()) {
+        cli_error("cannot read stdin: %s", strerror(errno));
+        code = CLI_CANNOT;
     }
     cli_text_free(&raw);
     cli_text_free(&line);

@@ -46,7 +46,13 @@ refuses pair_of_three 1 "'a/b/c'" run -m x -p a --kv a/b/c
 refuses codec_unknown 1 "-ctk: .*'q5_1'.*there are: f16 q8_0" run -m x -p a -ctk q5_1
 refuses codec_unknown_value 1 "--kv: .*nosuch" plan -m x --kv f16/nosuch
 refuses codec_bits 1 "kivi5" run -m x -p a --kv kivi5/kivi4
-refuses layer_override_malformed 1 "--kv-layer: '0-3=f16'" plan -m x --kv-layer 0-3=f16
+refuses layer_override_malformed 1 "--kv-layer: '3-0=f16' is not of the form" plan -m x --kv-layer 3-0=f16
+refuses layer_override_range_open 1 "--kv-layer: '0-=f16'" plan -m x --kv-layer 0-=f16
+refuses layer_override_takes_ranges 2 "No such file" plan -m nosuch.gguf --kv-layer 0-3,5=f16
+refuses preset_for_keys_alone 1 "-ctk: 'safe' is a preset.*--kv safe" plan -m x -ctk safe
+refuses codec_too_long 1 "--kv: 'uni4:.*has a codec of more than 127 characters" plan -m x --kv "uni4:$(printf 'x%.0s' $(seq 200))/uni4"
+refuses seal_each_and_window 1 "--seal-each means that no window" quality -m x -f y --seal-each --window 5
+refuses seal_each_and_window_of_an_arm 1 "--seal-each means that no window" quality -m x -f y --seal-each --kv uni4/uni4,window=7
 refuses layer_override_empty 1 "--kv-layer: '=f16'" plan -m x --kv-layer =f16
 refuses layer_override_trailing_comma 1 "--kv-layer: '1,=f16'" plan -m x --kv-layer 1,=f16
 refuses layer_override_codec 1 "--kv-layer: .*nosuch" plan -m x --kv-layer 0=nosuch

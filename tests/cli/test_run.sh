@@ -67,6 +67,10 @@ json raw_turns_feed_the_same "[t['prompt_tokens'] for t in o['turns']] == [t['pr
 printf 'What is\\\n my name?\n' >"$work/in"
 succeeds turn_after_prompt run "${small[@]}" -cnv -p "My name is Anna." -n 6 --json
 json turn_after_prompt_counts 'len(o["turns"]) == 2'
+printf 'nul\000byte\nhello\n' >"$work/in"
+kv run "${small[@]}" -n 2 --json
+holds turn_with_zero_byte grep -q "a line of stdin is no text" "$work/err"
+json turn_with_zero_byte_is_left_out 'len(o["turns"]) == 1'
 printf '' >"$work/in"
 succeeds no_turns run "${small[@]}" --json
 json no_turns_report 'o["turns"] == [] and o["prompt_tokens"] == 0 and o["stop_reason"] == "none"'
@@ -79,6 +83,7 @@ succeeds context_full run "${quick[@]}" -m "$smollm2" -c 48 -p hello --ignore-eo
 json context_full_report 'o["stop_reason"] == "context" and o["tokens"]["held"] == 48 and o["prompt_tokens"] +
     o["generated_tokens"] == 49'
 holds context_full_sentence grep -q "context of 48 tokens (-c) is full" "$work/err"
+holds context_too_short_to_code grep -q "newest 64 to 127 stay exact: in a context of 48 nothing is ever coded" "$work/err"
 seq 1 200 >"$work/long.txt"
 refuses prompt_too_long 2 "prompt has [0-9]+ tokens, the context \(-c\) holds 64" run "${quick[@]}" -m "$smollm2" -c 64 -f \
     "$work/long.txt"
