@@ -558,12 +558,13 @@ static void test_odd_parameters(void **state)
     assert_true(ts_try(&m, &c) < 0);
     assert_null(c);
     fresh(&m); /* no codecs named: those of the default preset */
+    for (int i = 0; i < m.params.n_layers; i++) m.layers[i].k = m.layers[i].v = NULL;
     m.params.k = "uni4", m.params.v = "uni4";
-    const int64_t bytes = kvf_bytes(&m.params, 5000);
+    const int64_t bytes = ts_bytes(&m, 5000);
     m.params.k = "f16", m.params.v = "f16";
-    assert_true(bytes > 0 && kvf_bytes(&m.params, 5000) > bytes);
+    assert_true(bytes > 0 && ts_bytes(&m, 5000) > bytes);
     m.params.k = m.params.v = NULL;
-    assert_int_equal(kvf_bytes(&m.params, 5000), bytes);
+    assert_int_equal(ts_bytes(&m, 5000), bytes);
 }
 
 /* Structs of another version. Of kvf_params nothing is used then, not even the room for a sentence. */
