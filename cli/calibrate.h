@@ -81,7 +81,8 @@ void calibrate_collect_close(calibrate_collection *c);
 /* One layer's results, [kv_heads][k_dim] and [kv_heads]; books[i]: centroids of settings' codebook i. */
 typedef struct calibrate_result {
     kvf_learnt learnt;
-    float *arrays; /* all of them */
+    float *arrays; /* all of them but q_moment */
+    float *moment; /* [kv_heads][k_dim][k_dim]; NULL: no codebook asks for it */
     float *rank[CALIBRATE_SCORES_N];
     float *book[CALIBRATE_BOOKS];
 } calibrate_result;

@@ -42,6 +42,7 @@ static void add_layer(writer *w, int32_t il, const kvf_llama_layer_t *s, const c
     add(w, il, "k_lambda", l->k_lambda, s->k_dim, s->kv_heads, 1);
     add(w, il, "k_max", l->k_max, s->k_dim, s->kv_heads, 1);
     add(w, il, "q_direction", l->q_direction, s->k_dim, s->kv_heads, 1);
+    add(w, il, "q_moment", l->q_moment, s->k_dim, s->k_dim, s->kv_heads);
     add(w, il, "q_one_sided", l->one_sided, s->kv_heads, 1, 1);
     for (int i = 0; i < CALIBRATE_SCORES_N; i++) {
         snprintf(name, sizeof name, "rank.%s", calibrate_score_name[i]);
@@ -119,7 +120,7 @@ static void put_sum(char *bytes, size_t size)
 int calibrate_write(const char *path, const calibrate_collection *c, const calibrate_result *result, const calibrate_books *books,
                     const calibrate_about *about)
 {
-    const size_t tensors = (size_t)c->n_layers * (7 + CALIBRATE_SCORES_N + (size_t)books->n);
+    const size_t tensors = (size_t)c->n_layers * (8 + CALIBRATE_SCORES_N + (size_t)books->n);
     const struct ggml_init_params params = {.mem_size = (tensors + 1) * ggml_tensor_overhead(), .no_alloc = true};
     writer w = {.g = gguf_init_empty(), .shapes = ggml_init(params), .data = cli_alloc(tensors + 1, sizeof *w.data)};
     size_t size;

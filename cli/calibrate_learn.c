@@ -195,7 +195,15 @@ static void rank_head(const calibrate_collection *c, const calibrate_layer *l, i
 
 /* ---- all of a layer ---------------------------------------------------------------------------------------------------------- */
 
-static void make_room(calibrate_result *r, const kvf_llama_layer_t *s)
+/* Is there a codebook of keys, for whose codes the second moment of the queries serves? */
+static bool codes_keys(const calibrate_books *books)
+{
+    for (int i = 0; i < books->n; i++)
+        if (books->book[i].side == KVF_K) return true;
+    return false;
+}
+
+static void make_room(calibrate_result *r, const kvf_llama_layer_t *s, bool moment)
 {
     const size_t heads = (size_t)s->kv_heads, n = heads * (size_t)s->k_dim;
     float **array[] = {&r->learnt.k_mean,      &r->learnt.k_rms, &r->learnt.q_rms,      &r->learnt.k_lambda,
@@ -205,6 +213,7 @@ static void make_room(calibrate_result *r, const kvf_llama_layer_t *s)
     for (int i = 0; i < 7; i++, at += n) *array[i] = at;
     r->learnt.one_sided = at, at += heads;
     for (int i = 0; i < CALIBRATE_SCORES_N; i++, at += heads) r->rank[i] = at;
+    if (moment) r->learnt.q_moment = r->moment = cli_alloc(n * (size_t)s->k_dim, sizeof *r->moment);
 }
 
 static int failed(int32_t il, int rc, const char *error)
@@ -217,7 +226,7 @@ int calibrate_learn(const calibrate_collection *c, int32_t il, const calibrate_b
 {
     char error[300] = "";
     const calibrate_layer *l = &c->layer[il];
-    make_room(r, &l->info);
+    make_room(r, &l->info, codes_keys(books));
     kvf_samples s = unpack_layer(c, il);
     int rc = kvf_calibrate_layer(&s, &r->learnt, error, sizeof error);
     for (int32_t h = 0; h < l->info.kv_heads && !rc; h++) rank_head(c, l, h, r);
@@ -235,6 +244,6 @@ int calibrate_learn(const calibrate_collection *c, int32_t il, const calibrate_b
 void calibrate_result_free(calibrate_result *r)
 {
     for (int i = 0; i < CALIBRATE_BOOKS; i++) free(r->book[i]);
-    free(r->arrays);
+    free(r->arrays), free(r->moment);
     *r = (calibrate_result){.arrays = NULL};
 }

@@ -38,7 +38,10 @@ typedef struct kvf_calibrated_layer {
                                         queries, uncentred, signed so that they project positively (Q-Filters, arXiv 2503.02812) */
     int32_t n_codebooks;
     const kvf_codebook *codebooks;
-    int64_t reserved[4];
+    const float
+        *q_moment; /* [kv_heads][k_dim][k_dim] mean of q q^T over the group's queries, after RoPE; symmetric. Not copied: what
+                              codecs need of it is worked out at creation */
+    int64_t reserved[3];
 } kvf_calibrated_layer;
 
 typedef struct kvf_calibration {
@@ -79,7 +82,9 @@ typedef struct kvf_learnt {
     float *k_mean, *k_rms, *q_rms, *k_lambda, *q_direction, *k_max, *k_direction;
     float *
         one_sided; /* [kv_heads] share of queries that project positively on the direction of their own head: 0.5 for none, 1 for all */
-    int64_t reserved[4];
+    float *
+        q_moment; /* [kv_heads][k_dim][k_dim] mean of q q^T over the group's queries: takes k_dim / 2 products for each number sampled */
+    int64_t reserved[3];
 } kvf_learnt;
 
 /* Fills the arrays. Sums are doubles in the order of the samples: the same bits on every target. Allocates and releases k_dim^2 doubles.

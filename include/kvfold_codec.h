@@ -92,20 +92,23 @@ typedef struct kvf_part {
         *entries; /* ... the same as bytes, [sub][256]: (entry - 128) * unit; NULL: they are no bytes (codec/shared/entries.h) */
     kvf_matrix matrix[2]; /* KVF_KIND_SUM */
     int32_t n_matrices;
-    int32_t n_out;       /* outlier channels of a record, 0: none are told apart */
-    size_t set_offset;   /* from the start of the record: one bit a channel, set for outliers */
-    int32_t iid;         /* sketches: 1 for independent normal directions, 0 for orthogonal ones */
-    int32_t stage;       /* rvq: bits of the first of two stages, the low bits of a code */
-    kvf_rotation rot;    /* of the channels before coding; queries are turned too, outputs turned back */
-    int32_t centre;      /* keys: 1 to subtract a centre before the transform (calib/self.h) */
-    int32_t block_mean;  /* keys: 1 to subtract the mean of the block's vectors after the transform; the record keeps it */
-    int32_t norm;        /* rule by which the scale of a coded vector is corrected (codec/shared/stages.h) */
-    int32_t scaled;      /* keys: 1 to divide channels by a scale, 2 by the calibration's k_lambda; queries are multiplied */
-    int32_t from_file;   /* keys: centre and scale are those of `calibrated`, not estimated from the prompt */
-    size_t scale_offset; /* bytes from the start of the record to the f16 scales */
-    size_t min_offset;   /* ... to the f16 minima (has_min) */
-    size_t mean_offset;  /* ... to the mean of the block's coded vectors: int8[dim_pad], then its f16 step; 0: none is kept */
-    size_t bytes;        /* of a record, a multiple of 64 */
+    int32_t n_out;          /* outlier channels of a record, 0: none are told apart */
+    size_t set_offset;      /* from the start of the record: one bit a channel, set for outliers */
+    int32_t iid;            /* sketches: 1 for independent normal directions, 0 for orthogonal ones */
+    int32_t stage;          /* rvq: bits of the first of two stages, the low bits of a code */
+    kvf_rotation rot;       /* of the channels before coding; queries are turned too, outputs turned back */
+    int32_t centre;         /* keys: 1 to subtract a centre before the transform (calib/self.h) */
+    int32_t block_mean;     /* keys: 1 to subtract the mean of the block's vectors after the transform; the record keeps it */
+    int32_t norm;           /* rule by which the scale of a coded vector is corrected (codec/shared/stages.h) */
+    int32_t scaled;         /* keys: 1 to divide channels by a scale, 2 by the calibration's k_lambda; queries are multiplied */
+    int32_t fed;            /* keys: 1 to code sub-vectors with error feedback (calib/feedback.h) */
+    const float *feedback;  /* ... its factors, those of head 0; provided by the owner of the part; NULL: codes are the nearest */
+    size_t feedback_stride; /* ... floats from one head's factors to the next */
+    int32_t from_file;      /* keys: centre and scale are those of `calibrated`, not estimated from the prompt */
+    size_t scale_offset;    /* bytes from the start of the record to the f16 scales */
+    size_t min_offset;      /* ... to the f16 minima (has_min) */
+    size_t mean_offset;     /* ... to the mean of the block's coded vectors: int8[dim_pad], then its f16 step; 0: none is kept */
+    size_t bytes;           /* of a record, a multiple of 64 */
     int64_t next_offset; /* set by the cache, a hint for fetching ahead: the record that is probably read after this one starts */
     size_t next_bytes;   /* next_offset bytes after the start of this one and has next_bytes bytes; 0: not known */
     char canonical[96];  /* the spec with every option written out */

@@ -202,6 +202,22 @@ static int take(const kvf_llama_calibration *c, int32_t il, const char *what, do
     return check_range(c, name, *array, elements(ne), least, least_too);
 }
 
+/* [kv_heads][k_dim][k_dim] of a layer, as take(). */
+static int take_moment(const kvf_llama_calibration *c, int32_t il, const float **array)
+{
+    char name[GGML_MAX_NAME];
+    const kvf_calibrated_layer *l = &c->layers[il];
+    snprintf(name, sizeof name, "blk.%d.q_moment", (int)il);
+    const int64_t i = gguf_find_tensor(c->gguf, name);
+    if (i < 0) return KVF_OK;
+    const int64_t *ne = gguf_get_tensor_ne(c->gguf, i);
+    if (ne[0] != l->k_dim || ne[1] != l->k_dim || ne[2] != l->kv_heads || ne[3] != 1)
+        return fail(c, KVF_E_DAMAGED, "'%s': '%s' has %lld x %lld x %lld numbers, not %d x %d x %d", c->path, name,
+                    (long long)ne[0], (long long)ne[1], (long long)ne[2], (int)l->k_dim, (int)l->k_dim, (int)l->kv_heads);
+    *array = data_of(c, i);
+    return KVF_OK;
+}
+
 /* "blk.3.codebook.k.4x8": side, channels of a sub-vector, bits; an h behind them: a table of every KV head. Others are not codebooks. */
 static int read_book_name(const char *name, int *il, kvf_codebook *b)
 {
@@ -267,6 +283,7 @@ static int read_layers(kvf_llama_calibration *c)
     if (!rc) rc = take(c, il, #field, least, least_too, &l->field);
 #include "../../src/calib/fields.def"
 #undef X
+        if (!rc) rc = take_moment(c, il, &l->q_moment);
     }
     for (int64_t i = 0; i < gguf_get_n_tensors(c->gguf) && !rc; i++) rc = check_heads(c, i);
     return rc ? rc : take_books(c);

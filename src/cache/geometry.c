@@ -3,6 +3,7 @@
 #include "cache/mass.h"
 #include "cache/rows.h"
 #include "base/text.h"
+#include "calib/feedback.h"
 #include "codec/shared/entries.h"
 #include "codec/shared/move.h"
 #include "codec/shared/rotation.h"
@@ -136,6 +137,7 @@ static int check_known(const kvfi_store *s, char *error, size_t error_size)
     const kvf_calibrated_layer *k = s->calibrated;
     if (!s->staged || s->self) return KVF_OK;
     const char *lacks = s->k.centre && !(k && k->k_mean)              ? "k_mean"
+                        : s->k.fed && !(k && k->q_moment)             ? "q_moment"
                         : s->k.scaled == KVFI_SCALE_LAMBDA            ? (k && k->k_lambda ? NULL : "k_lambda")
                         : s->k.scaled && !(k && k->k_rms && k->q_rms) ? "k_rms and q_rms"
                                                                       : NULL;
@@ -366,6 +368,43 @@ static int setup_entries(kvfi_geometry *g, const kvf_allocator *a, char *error, 
         at += bytes;
     }
     return KVF_OK;
+}
+
+static size_t feedback_floats(const kvfi_store *s)
+{
+    return s->k.fed ? (size_t)s->kv_heads * kvfi_feedback_floats(s->k.dim, s->k.sub) : 0;
+}
+
+static void fill_feedback(kvfi_store *s, double *work, float *at)
+{
+    const size_t dim = (size_t)s->k.dim;
+    s->k.feedback = at, s->k.feedback_stride = kvfi_feedback_floats(s->k.dim, s->k.sub);
+    for (size_t h = 0; h < (size_t)s->kv_heads; h++)
+        kvfi_feedback_fill(s->calibrated->q_moment + h * dim * dim, s->calibrated->k_lambda + h * dim, s->k.dim, s->k.sub, work,
+                           at + h * s->k.feedback_stride);
+}
+
+/* Error feedback of keys, of the stores whose codec takes it. Moments of the queries are the caller's, and not looked at after this. */
+static int setup_feedback(kvfi_geometry *g, const kvf_allocator *a, char *error, size_t error_size)
+{
+    size_t floats = 0, largest = 0, at = 0;
+    for (int i = 0; i < g->n_stores; i++) {
+        const kvf_part *k = &g->stores[i].k;
+        floats += feedback_floats(&g->stores[i]);
+        if (k->fed && (size_t)k->dim > largest) largest = (size_t)k->dim;
+    }
+    g->feedback_bytes = floats * sizeof *g->feedback;
+    if (!floats) return KVF_OK;
+    g->feedback = kvfi_alloc(a, g->feedback_bytes);
+    double *work = kvfi_alloc(a, largest * largest * sizeof *work);
+    if (!g->feedback || !work)
+        kvfi_sentence(error, error_size, "out of memory for error feedback of %zu bytes", g->feedback_bytes);
+    for (int i = 0; g->feedback && work && i < g->n_stores; i++) {
+        if (g->stores[i].k.fed) fill_feedback(&g->stores[i], work, g->feedback + at);
+        at += feedback_floats(&g->stores[i]);
+    }
+    kvfi_release(a, work, largest * largest * sizeof *work);
+    return g->feedback && work ? KVF_OK : KVF_E_NOMEM;
 }
 
 /* Where estimates lie: sums with the sequence, finished tables in sets that sequences share. */
@@ -608,6 +647,7 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     if (!rc) setup_eviction(g);
     if (!rc) rc = setup_directions(g, a, error, error_size);
     if (!rc) rc = setup_entries(g, a, error, error_size);
+    if (!rc) rc = setup_feedback(g, a, error, error_size);
     for (int i = 0; i < g->n_stores; i++)
         if (g->stores[i].self) g->first_seal = KVFI_EPOCH_FIRST;
     /* Blocks that wait for the first estimates wait in the window: up to 127 rows. */
@@ -627,8 +667,8 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
 
 size_t kvfi_geometry_bytes(const kvfi_geometry *g)
 {
-    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->entries_bytes + g->directions_bytes +
-           g->calibration.bytes + g->known_bytes;
+    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->entries_bytes + g->feedback_bytes +
+           g->directions_bytes + g->calibration.bytes + g->known_bytes;
 }
 
 void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
@@ -638,6 +678,7 @@ void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
     kvfi_release(a, g->pairs, g->pairs_bytes);
     kvfi_release(a, g->matrices, g->matrices_bytes);
     kvfi_release(a, g->entries, g->entries_bytes);
+    kvfi_release(a, g->feedback, g->feedback_bytes);
     kvfi_release(a, g->known, g->known_bytes);
     kvfi_release(a, g->directions, g->directions_bytes);
     kvfi_calibration_free(&g->calibration, a);

@@ -101,6 +101,8 @@ typedef struct kvfi_geometry {
     size_t matrices_bytes;
     uint8_t *entries; /* centroids as bytes, of the sides that have such */
     size_t entries_bytes;
+    float *feedback; /* factors of the stores whose keys are coded with error feedback */
+    size_t feedback_bytes;
     size_t table_bytes;             /* of one table set, all stores; 0: no store estimates anything */
     size_t sums_offset, sums_bytes; /* the sums of a sequence, contiguous in its exact store */
     /* A row of a sequence's block table: int32 first position and epoch, then ids[n_stores], validity[n_heads], uint16

@@ -80,6 +80,8 @@ static int check_layer(place *at, const kvf_calibrated_layer *c, const kvf_layer
     if (!rc) rc = check_array(at, c->name, c->kv_heads, (size_t)c->k_dim, least, least_too);
 #include "calib/fields.def"
 #undef X
+    at->field = "q_moment";
+    if (!rc) rc = check_array(at, c->q_moment, c->kv_heads, (size_t)c->k_dim * (size_t)c->k_dim, -HUGE_VAL, 1);
     at->field = "a codebook";
     for (int i = 0; i < c->n_codebooks && !rc; i++) rc = check_codebook(at, &c->codebooks[i], c->kv_heads, i);
     return rc;

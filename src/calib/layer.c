@@ -201,6 +201,22 @@ static void learn_keys(learner *l, kvf_learnt *out, double *unrotated, double *p
 
 /* ---- queries ----------------------------------------------------------------------------------------------------------------- */
 
+/* Mean of q q^T over the head's group; q_ij and q_ji are one sum. */
+static void second_moment(const learner *l, float *moment, double *sums)
+{
+    const size_t n = (size_t)l->s->k_dim, rows = (size_t)l->s->n;
+    memset(sums, 0, n * n * sizeof *sums);
+    for (int32_t g = 0; g < l->s->group; g++) {
+        const float *q = queries(l, g);
+        for (size_t r = 0; r < rows; r++, q += n)
+            for (size_t i = 0; i < n; i++)
+                for (size_t j = 0; j <= i; j++) sums[i * n + j] += (double)q[i] * (double)q[j];
+    }
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j <= i; j++)
+            moment[i * n + j] = moment[j * n + i] = (float)(sums[i * n + j] / ((double)l->s->n * l->s->group));
+}
+
 static void learn_queries(learner *l, kvf_learnt *out)
 {
     const int32_t dim = l->s->k_dim;
@@ -220,6 +236,7 @@ static void learn_queries(learner *l, kvf_learnt *out)
     put(out->q_rms, at, square, dim);
     put(out->q_direction, at, sum, dim);
     if (out->one_sided) out->one_sided[l->head] = (float)positive;
+    if (out->q_moment) second_moment(l, out->q_moment + at * (size_t)dim, l->work);
 }
 
 int kvf_calibrate_layer(const kvf_samples *s, kvf_learnt *out, char *error, size_t error_size)

@@ -57,6 +57,7 @@ static void make(made *m)
         l->k_mean = take(m, il, &at, HEADS * DIM), l->k_rms = take(m, il, &at, HEADS * DIM),
         l->q_rms = take(m, il, &at, HEADS * DIM);
         l->k_lambda = take(m, il, &at, HEADS * DIM), l->k_max = take(m, il, &at, HEADS * DIM);
+        l->q_moment = take(m, il, &at, HEADS * DIM * DIM);
         l->q_direction = take(m, il, &at, HEADS * DIM), l->one_sided = take(m, il, &at, HEADS);
         for (int s = 0; s < CALIBRATE_SCORES_N; s++) r->rank[s] = take(m, il, &at, HEADS);
         r->book[0] = take(m, il, &at, 2 << 3), r->book[1] = take(m, il, &at, 4 << 2);
@@ -134,6 +135,7 @@ static void test_read_back(void **state)
             same(l->k_mean, r->learnt.k_mean, HEADS * DIM);
         same(l->k_rms, r->learnt.k_rms, HEADS * DIM), same(l->q_rms, r->learnt.q_rms, HEADS * DIM);
         same(l->k_lambda, r->learnt.k_lambda, HEADS * DIM), same(l->q_direction, r->learnt.q_direction, HEADS * DIM);
+        same(l->q_moment, r->learnt.q_moment, HEADS * DIM * DIM);
         assert_int_equal(l->n_codebooks, 2);
         assert_true(l->codebooks[0].side == KVF_K && l->codebooks[0].sub == 2 && l->codebooks[0].bits == 3 &&
                     l->codebooks[0].heads == 1);
@@ -220,6 +222,20 @@ static void test_figures_of_heads(void **state)
     free(bytes);
 }
 
+/* As many numbers, in another shape: behind the name stand the number of dimensions (4 bytes) and the dimensions (8 each). */
+static void test_shape_of_moments(void **state)
+{
+    made m;
+    size_t n;
+    (void)state;
+    make(&m), write_made(&m);
+    char *bytes = read_bytes(&n), *first = behind(bytes, n, "blk.2.q_moment", 4);
+    assert_true(first[0] == DIM && first[8] == DIM && first[16] == HEADS);
+    first[0] = DIM / 2, first[8] = 2 * DIM;
+    refuses_patched(bytes, n, "'blk.2.q_moment' has 2 x 8 x 2 numbers, not 4 x 4 x 2");
+    free(bytes);
+}
+
 /* Sizes that no model has: behind the key stand two types (4 bytes each) and the number of layers (8). A layer of a billion heads that has
  * no array would keep whoever walks it busy for ever. */
 static void test_sizes_of_layers(void **state)
@@ -274,8 +290,8 @@ static float sum_of(const float *x, int64_t n)
 static float walk(const kvf_calibrated_layer *l)
 {
     const int64_t n = (int64_t)l->kv_heads * l->k_dim;
-    float sum =
-        sum_of(l->k_mean, n) + sum_of(l->k_rms, n) + sum_of(l->q_rms, n) + sum_of(l->k_lambda, n) + sum_of(l->q_direction, n);
+    float sum = sum_of(l->k_mean, n) + sum_of(l->k_rms, n) + sum_of(l->q_rms, n) + sum_of(l->k_lambda, n) +
+                sum_of(l->q_direction, n) + sum_of(l->q_moment, n * l->k_dim);
     for (int i = 0; i < l->n_codebooks; i++) {
         const kvf_codebook *b = &l->codebooks[i];
         sum += sum_of(b->centroids, ((int64_t)b->heads * b->sub) << b->bits);
@@ -464,10 +480,18 @@ static void test_spearman(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_figures_of_heads),  cmocka_unit_test(test_sizes_of_layers), cmocka_unit_test(test_read_back),
-        cmocka_unit_test(test_damage_is_noticed), cmocka_unit_test(test_ranges),          cmocka_unit_test(test_shown),
-        cmocka_unit_test(test_false_contents),    cmocka_unit_test(test_other_files),     cmocka_unit_test(test_cannot_write),
-        cmocka_unit_test(test_codebook_lists),    cmocka_unit_test(test_spearman),
+        cmocka_unit_test(test_figures_of_heads),
+        cmocka_unit_test(test_shape_of_moments),
+        cmocka_unit_test(test_sizes_of_layers),
+        cmocka_unit_test(test_read_back),
+        cmocka_unit_test(test_damage_is_noticed),
+        cmocka_unit_test(test_ranges),
+        cmocka_unit_test(test_shown),
+        cmocka_unit_test(test_false_contents),
+        cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_cannot_write),
+        cmocka_unit_test(test_codebook_lists),
+        cmocka_unit_test(test_spearman),
     };
     if (!mkdtemp(folder)) return 1;
     snprintf(path, sizeof path, "%s/c.gguf", folder);

@@ -154,12 +154,38 @@ static void test_sizes(void **state)
 
 /* ---- caches ------------------------------------------------------------------------------------------------------------------------ */
 
-/* A stored key, its stages undone on both sides, is made of the centroids nearest to the key that was given. */
-static void check_stored(pair *p, const tb_known *known, const plan *shape, const float *given, int head, int pos)
+/* Second moments of queries as codes see them, with what the format adds to them; and whether they are fed back. */
+typedef struct seen {
+    int fed;
+    double s[64][64];
+} seen;
+
+/* What sub-vector m of y is coded as: y less the errors there that, with those e before it, make e' s e least. */
+static void target(const seen *by, const plan *p, const double *y, const double *e, int m, double *out)
+{
+    static double a[64][65];
+    const int first = m * p->sub, n = p->dim - first;
+    memcpy(out, y + first, (size_t)p->sub * sizeof *out);
+    if (!by->fed) return;
+    for (int i = 0; i < n; i++) {
+        a[i][n] = 0;
+        for (int j = 0; j < n; j++) a[i][j] = by->s[first + i][first + j];
+        for (int j = 0; j < first; j++) a[i][n] += by->s[first + i][j] * e[j];
+    }
+    for (int k = 0; k < n; k++) /* Gauss and Jordan; s is positive */
+        for (int i = 0; i < n; i++)
+            for (int j = n; i != k && j >= k; j--) a[i][j] -= a[i][k] / a[k][k] * a[k][j];
+    for (int j = 0; j < p->sub; j++) out[j] += a[j][n] / a[j][j];
+}
+
+/* A stored key, its stages undone on both sides, is made of the centroids nearest to the key that was given, or to its targets. Adds the mean
+ * squares of what e does to a score. */
+static void check_stored(pair *p, const tb_known *known, const plan *shape, const float *given, int head, int pos, const seen *by,
+                         double *loss)
 {
     const kvf_layer *l = &p->m.layers[0];
     const float *mean = known->layers[0].k_mean + head * l->k_dim, *lambda = known->layers[0].k_lambda + head * l->k_dim;
-    double in[256], out[256], y[256], z[256], peak = 0;
+    double in[256], out[256], y[256], z[256], e[256], peak = 0;
     float stored[256];
     ts_ok(kvf_seq_read(p->c, 0, 0, KVF_K, head, pos, stored));
     for (int c = 0; c < l->k_dim; c++) {
@@ -178,8 +204,13 @@ static void check_stored(pair *p, const tb_known *known, const plan *shape, cons
             if (off < 1e-4) same = i;
         }
         if (same < 0) fail_msg("head %d, position %d: sub-vector %d of the stored key is no centroid", head, pos, m);
-        check_index(shape, y + m * shape->sub, peak + 8, same, p->m.params.k, m, pos);
+        double goal[8];
+        target(by, shape, y, e, m, goal);
+        check_index(shape, goal, by->fed ? 8 * (peak + 8) : peak + 8, same, p->m.params.k, m, pos);
+        for (int j = 0, c = m * shape->sub; j < shape->sub; j++, c++) e[c] = y[c] - (double)shape->book[same * shape->sub + j];
     }
+    for (int i = 0; loss && i < shape->dim; i++)
+        for (int j = 0; j < shape->dim; j++) *loss += e[i] * by->s[i][j] * e[j];
 }
 
 static void test_stages_of_keys(void **state)
@@ -198,11 +229,86 @@ static void test_stages_of_keys(void **state)
         for (int head = 0; head < 2; head++) {
             plan shape = read_plan(specs[i], KVF_K, 64);
             if (shape.per_head) shape.book = tb_book(KVF_K, shape.sub, shape.bits, head);
-            for (int pos = 4; pos < 128; pos++) check_stored(&p, known, &shape, b->k[0].plain + (pos * 2 + head) * 64, head, pos);
+            for (int pos = 4; pos < 128; pos++)
+                check_stored(&p, known, &shape, b->k[0].plain + (pos * 2 + head) * 64, head, pos, &(seen){0}, NULL);
         }
         ts_batch_free(b);
         pair_close(&p);
         tb_forget(known);
+    }
+}
+
+/* moment[64][64] of queries near three directions, and what becomes of it: H lambda (moment) lambda H and a quarter of its mean eigenvalue. */
+static void make_seen(const plan *shape, const float *lambda, uint64_t seed, float *moment, seen *by)
+{
+    double u[3][64], turned[64], trace = 0;
+    for (int r = 0; r < 3; r++)
+        for (int d = 0; d < 64; d++) u[r][d] = 2 * ci_gauss(&seed);
+    for (int i = 0; i < 64 * 64; i++) {
+        double sum = i / 64 == i % 64;
+        for (int r = 0; r < 3; r++) sum += u[r][i / 64] * u[r][i % 64];
+        moment[i] = (float)sum;
+    }
+    for (int i = 0; i < 64; i++) {
+        for (int j = 0; j < 64; j++) turned[j] = (double)moment[i * 64 + j] * (double)lambda[i] * (double)lambda[j];
+        oracle_rotate(&shape->rotation, turned, by->s[i]);
+    }
+    for (int j = 0; j < 64; j++) {
+        double column[64];
+        for (int i = 0; i < 64; i++) column[i] = by->s[i][j];
+        oracle_rotate(&shape->rotation, column, turned);
+        for (int i = 0; i < 64; i++) by->s[i][j] = turned[i];
+        trace += turned[j];
+    }
+    for (int i = 0; i < 64; i++) by->s[i][i] += 0.25 * trace / 64;
+}
+
+/* Loss of the keys of a cache that is told moments[2][64][64], of which by[2] are made. */
+static double loss_with(const char *spec, const float *moments, const seen *by)
+{
+    pair p = {0};
+    ts_row rows[200];
+    double loss = 0;
+    ts_model_init(&p.m, 1, 6, 2, 64, 64, spec, "f16");
+    tb_known *known = tb_know(&p.m, 1);
+    known->layers[0].q_moment = moments;
+    ts_rows(rows, COUNT(rows), 0, 1, 0);
+    pair_open(&p);
+    pair_feed(&p, rows, COUNT(rows), COUNT(rows), NULL, 0);
+    ts_batch *b = ts_batch_new(&p.m, rows, COUNT(rows), NULL);
+    for (int head = 0; head < 2; head++) {
+        plan shape = read_plan(spec, KVF_K, 64);
+        if (shape.per_head) shape.book = tb_book(KVF_K, shape.sub, shape.bits, head);
+        for (int pos = 4; pos < 128; pos += 5)
+            check_stored(&p, known, &shape, b->k[0].plain + (pos * 2 + head) * 64, head, pos, &by[head], &loss);
+    }
+    ts_batch_free(b);
+    pair_close(&p);
+    tb_forget(known);
+    return loss;
+}
+
+/* Keys are coded by targets where moments are known, unless that is not wanted; and it is good for the scores. */
+static void test_feedback(void **state)
+{
+    static const char *const specs[][2] = {{"vecinfer2", "vecinfer2:feedback=none"},
+                                           {"vecinfer2:per=head", "vecinfer2:per=head,feedback=none"},
+                                           {"vecinfer1.5", "vecinfer1.5:feedback=none"}};
+    (void)state;
+    for (int i = 0; i < COUNT(specs); i++) {
+        ts_model m;
+        static float moments[2][64 * 64];
+        static seen by[2];
+        const plan shape = read_plan(specs[i][0], KVF_K, 64);
+        ts_model_init(&m, 1, 6, 2, 64, 64, specs[i][0], "f16");
+        tb_known *known = tb_know(&m, 1); /* the same lambda each time */
+        for (int h = 0; h < 2; h++) make_seen(&shape, known->layers[0].k_lambda + h * 64, 7 + (uint64_t)h, moments[h], &by[h]);
+        tb_forget(known);
+        by[0].fed = by[1].fed = 1;
+        const double with = loss_with(specs[i][0], moments[0], by);
+        by[0].fed = by[1].fed = 0;
+        const double without = loss_with(specs[i][1], moments[0], by);
+        if (with > 0.7 * without) fail_msg("%s: loss %g, without feedback %g", specs[i][0], with, without);
     }
 }
 
@@ -264,6 +370,9 @@ static void test_refusals(void **state)
     known->layers[1].k_lambda = NULL;
     assert_int_equal(ts_try(&m, &c), KVF_E_UNSUPPORTED);
     assert_non_null(strstr(m.error, "k_lambda"));
+    m.params.k = "vecinfer2:feedback=query";
+    assert_int_equal(ts_try(&m, &c), KVF_E_UNSUPPORTED);
+    assert_non_null(strstr(m.error, "needs q_moment of a calibration file"));
     tb_forget(known);
 }
 
@@ -287,14 +396,21 @@ static void test_bytes(void **state)
             if (known->books[i][b].bits == 12 && known->books[i][b].sub == 2)
                 known->books[i][b].bits = 11; /* 2^11 centroids less */
     assert_int_equal(with - ts_bytes(&m, 0), 2 * 2 * 2048 * 2 * 4);
+    static float moments[2][64 * 64];
+    const int64_t plain = ts_bytes(&m, 0);
+    known->layers[1].q_moment = moments[0]; /* half of 64 x 56 factors a head, and nothing for codecs that do not ask */
+    assert_int_equal(ts_bytes(&m, 0) - plain, 2 * 64 * 56 / 2 * 4);
+    m.params.k = "vecinfer1.5:feedback=none";
+    assert_int_equal(ts_bytes(&m, 0), plain);
     tb_forget(known);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_records),   cmocka_unit_test(test_sizes),    cmocka_unit_test(test_stages_of_keys),
-        cmocka_unit_test(test_attention), cmocka_unit_test(test_refusals), cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_records),  cmocka_unit_test(test_sizes),     cmocka_unit_test(test_stages_of_keys),
+        cmocka_unit_test(test_feedback), cmocka_unit_test(test_attention), cmocka_unit_test(test_refusals),
+        cmocka_unit_test(test_bytes),
     };
     return ts_on_every_cpu("oracle_product", tests, sizeof tests / sizeof *tests);
 }

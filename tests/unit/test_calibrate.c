@@ -117,7 +117,7 @@ typedef struct layer {
     double freq[DIM / 2], mean[HEADS][DIM], u[HEADS][GROUP][DIM];
     float q[HEADS][GROUP][N][DIM], k[HEADS][N][DIM], v[HEADS][N][DIM];
     float k_mean[HEADS][DIM], k_rms[HEADS][DIM], q_rms[HEADS][DIM], lambda[HEADS][DIM], direction[HEADS][DIM], k_max[HEADS][DIM],
-        k_direction[HEADS][DIM], one_sided[HEADS];
+        k_direction[HEADS][DIM], one_sided[HEADS], moment[HEADS][DIM][DIM];
     kvf_learnt out;
     char error[300];
 } layer;
@@ -153,7 +153,7 @@ static layer *make_layer(void)
     l->s.q = l->q[0][0][0], l->s.k = l->k[0][0], l->s.v = l->v[0][0];
     l->out = (kvf_learnt){.size = sizeof l->out, .k_mean = l->k_mean[0], .k_rms = l->k_rms[0], .q_rms = l->q_rms[0]};
     l->out.k_lambda = l->lambda[0], l->out.q_direction = l->direction[0], l->out.k_max = l->k_max[0];
-    l->out.k_direction = l->k_direction[0], l->out.one_sided = l->one_sided;
+    l->out.k_direction = l->k_direction[0], l->out.one_sided = l->one_sided, l->out.q_moment = l->moment[0][0];
     return l;
 }
 
@@ -209,6 +209,24 @@ static void test_mean_and_spreads(void **state)
                          largest[d], (double)l->q_rms[h][d], sqrt(q[d]), (double)l->lambda[h][d], lambda);
         }
     }
+    free(l);
+}
+
+static void test_moment_of_queries(void **state)
+{
+    (void)state;
+    layer *l = make_layer();
+    learn(l);
+    for (int h = 0; h < HEADS; h++)
+        for (int a = 0; a < DIM; a += 7)
+            for (int b = 0; b < DIM; b++) {
+                double want = 0;
+                for (int g = 0; g < GROUP; g++)
+                    for (int i = 0; i < N; i++) want += (double)l->q[h][g][i][a] * (double)l->q[h][g][i][b] / (GROUP * N);
+                if (fabs((double)l->moment[h][a][b] - want) > 1e-5)
+                    fail_msg("head %d: %d, %d is %g, not %g", h, a, b, (double)l->moment[h][a][b], want);
+                assert_true(l->moment[h][a][b] == l->moment[h][b][a]);
+            }
     free(l);
 }
 
@@ -322,6 +340,7 @@ int main(void)
         cmocka_unit_test(test_planted_drift_is_found_with_its_sign),
         cmocka_unit_test(test_centring_loses_the_drift),
         cmocka_unit_test(test_rows_without_direction),
+        cmocka_unit_test(test_moment_of_queries),
         cmocka_unit_test(test_mean_and_spreads),
         cmocka_unit_test(test_direction_of_a_group),
         cmocka_unit_test(test_odd_inputs),

@@ -122,6 +122,7 @@ static const fault faults[] = {
     {"tables", KVF_E_ARG, {"layer 0", "codebook 1 has tables for 3 heads"}},
     {"centroids", KVF_E_ARG, {"layer 0", "codebook 0 has no centroids"}},
     {"nan centroid", KVF_E_NONFINITE, {"layer 0", "a codebook of head 0"}},
+    {"nan moment", KVF_E_NONFINITE, {"layer 0", "q_moment of head 1", "at 4095"}},
 };
 enum { FAULTS = sizeof faults / sizeof *faults };
 
@@ -130,6 +131,7 @@ static void spoil(tc_calibration *t, int which)
     kvf_calibrated_layer *l = t->layers;
     float *mean = (float *)(uintptr_t)l[0].k_mean, *rms = (float *)(uintptr_t)l[0].k_rms, *q = (float *)(uintptr_t)l[0].q_rms;
     float *lambda = (float *)(uintptr_t)l[0].k_lambda, *direction = (float *)(uintptr_t)l[1].q_direction;
+    static float moment[2 * 64 * 64];
     switch (which) {
     case 0: t->c.size = 3; break;
     case 1: t->c.n_layers = 2; break;
@@ -151,6 +153,7 @@ static void spoil(tc_calibration *t, int which)
     case 17: t->books[0][1].heads = 3; break;
     case 18: t->books[0][0].centroids = NULL; break;
     case 19: ((float *)(uintptr_t)t->books[0][0].centroids)[1023] = NAN; break;
+    case 20: l[0].q_moment = moment, moment[2 * 64 * 64 - 1] = NAN; break;
     default: fail();
     }
 }

@@ -121,12 +121,19 @@ static void specs_are_read_and_refused(void **state)
                 {"vecinfer:bits=1,sub=2", "vecinfer:sub=2,bits=1,per=layer"}};
     static const struct {
         const char *spec, *says;
-    } bad[] = {{"vecinfer3", "vecinfer1.25"},    {"vecinfer1.50", "vecinfer1.25"},
-               {"vecinfer:sub=3", "2, 4 or 8"},  {"vecinfer:bits=13", "1 to 12"},
-               {"vecinfer:bits=0", "1 to 12"},   {"vecinfer2:sub=8", "has: per"},
-               {"vecinfer:per=token", "head"},   {"uni4.5", "2 to 8"},
-               {"q8_01.5", "takes no number"},   {"vecinfer1.", "does not exist"},
-               {"vecinfer.5", "does not exist"}, {"vecinfer1.2.5", "does not exist"}};
+    } bad[] = {{"vecinfer3", "vecinfer1.25"},
+               {"vecinfer1.50", "vecinfer1.25"},
+               {"vecinfer:sub=3", "2, 4 or 8"},
+               {"vecinfer:bits=13", "1 to 12"},
+               {"vecinfer:bits=0", "1 to 12"},
+               {"vecinfer2:sub=8", "has: per"},
+               {"vecinfer:per=token", "head"},
+               {"uni4.5", "2 to 8"},
+               {"q8_01.5", "takes no number"},
+               {"vecinfer1.", "does not exist"},
+               {"vecinfer.5", "does not exist"},
+               {"vecinfer1.2.5", "does not exist"},
+               {"vecinfer2:feedback=query", "feedback is for keys"}};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         kvf_spec_info info, again;
         assert_int_equal(kvf_spec_check(good[i].spec, KVF_V, 64, &info, NULL, 0), KVF_OK);
@@ -134,11 +141,19 @@ static void specs_are_read_and_refused(void **state)
         assert_int_equal(kvf_spec_check(info.canonical, KVF_V, 64, &again, NULL, 0), KVF_OK);
         assert_int_equal(info.block_bytes, again.block_bytes);
     }
+    kvf_spec_info info;
+    assert_int_equal(kvf_spec_check("vecinfer2", KVF_K, 64, &info, NULL, 0), KVF_OK);
+    assert_string_equal(info.canonical, "vecinfer:sub=4,bits=8,per=layer,feedback=none");
+    assert_int_equal(kvf_spec_check("vecinfer2:feedback=query", KVF_K, 64, &info, NULL, 0), KVF_OK);
+    assert_string_equal(info.canonical, "vecinfer:sub=4,bits=8,per=layer,feedback=query");
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         char error[1024] = "";
         assert_int_equal(kvf_spec_check(bad[i].spec, KVF_V, 64, NULL, error, sizeof error), KVF_E_SPEC);
         if (!strstr(error, bad[i].says)) fail_msg("%s: '%s' does not say '%s'", bad[i].spec, error, bad[i].says);
     }
+    char error[1024] = "";
+    assert_int_equal(kvf_spec_check("vecinfer2:feedback=both", KVF_K, 64, NULL, error, sizeof error), KVF_E_SPEC);
+    assert_non_null(strstr(error, "query or none"));
     assert_int_equal(kvf_spec_check("vecinfer1", KVF_V, 60, NULL, NULL, 0), KVF_E_UNSUPPORTED);
     unsigned char record[4096];
     assert_int_equal(kvf_op_encode("vecinfer2", KVF_V, 64, (float[64 * 64]){0}, record), KVF_E_UNSUPPORTED);

@@ -51,11 +51,13 @@ static inline kvfi_shape kvfi_shape_of(const kvf_part *part)
     };
 }
 
-/* The part of one KV head: `part` itself where heads share everything, else *room, which is a copy with the head's own codebook. */
+/* The part of one KV head: `part` itself where heads share everything, else *room, which is a copy with the head's own codebook and
+ * error feedback. */
 static inline const kvf_part *kvfi_part_of(const kvf_part *part, int32_t head, kvf_part *room)
 {
-    if (!part->book_stride) return part;
+    if (!part->book_stride && !part->feedback) return part;
     *room = *part;
+    if (part->feedback) room->feedback += (size_t)head * part->feedback_stride;
     room->book += (size_t)head * part->book_stride;
     if (part->entries) room->entries += (size_t)head * part->book_stride;
     return room;

@@ -4,8 +4,11 @@
  * by lambda and turned by the Hadamard transform before, which makes all sub-vectors alike, so that one table serves them; values are
  * coded as they are.
  *   k = Hadamard((key - centre) / lambda)       q = Hadamard(query * lambda)       <q, k> = <query, key - centre>
- * Centre, lambda and centroids come from a calibration file: without one there is nothing to code with. */
+ * Centre, lambda and centroids come from a calibration file: without one there is nothing to code with. Where the file also knows the second
+ * moment of the queries, a sub-vector of a key is coded with what is left of those before it, so that errors fall where queries see
+ * least of them (calib/feedback.h). */
 #include "base/text.h"
+#include "calib/feedback.h"
 #include "codec/shared/part.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
@@ -54,6 +57,21 @@ static int parse_per(const kvf_spec *spec, int32_t *per_head, char *error, size_
     return kvfi_spec_refuse(spec, "per", "layer or head", error, size);
 }
 
+/* feedback=query, where what is needed for it is known, or feedback=none. */
+static int parse_feedback(const kvf_spec *spec, kvf_part *part, char *error, size_t size)
+{
+    const int known = part->calibrated && part->calibrated->q_moment;
+    const char *feedback = kvfi_spec_get(spec, "feedback", known ? "query" : "none");
+    part->fed = !strcmp(feedback, "query");
+    if (part->side == KVF_V && kvfi_spec_get(spec, "feedback", NULL))
+        kvfi_sentence(error, size, "codec 'vecinfer': feedback is for keys; what sees the errors of values is not known");
+    else if (!part->fed && strcmp(feedback, "none") != 0)
+        kvfi_sentence(error, size, "codec 'vecinfer': feedback is '%s', but may be query or none", feedback);
+    else
+        return KVF_OK;
+    return KVF_E_SPEC;
+}
+
 /* The codebook of that geometry, if it is known. */
 static void find_book(kvf_part *part)
 {
@@ -80,10 +98,12 @@ static int setup_keys(int32_t dim, kvf_part *part, char *error, size_t size)
 
 static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error, size_t size)
 {
-    static const char *const free_options[] = {"sub", "bits", "per", NULL}, *const options[] = {"per", NULL};
+    static const char *const free_options[] = {"sub", "bits", "per", "feedback", NULL}, *const options[] = {"per", "feedback",
+                                                                                                            NULL};
     int rc = kvfi_spec_only(spec, spec->number[0] ? options : free_options, error, size);
     if (!rc) rc = spec->number[0] ? named_geometry(spec, part, error, size) : free_geometry(spec, part, error, size);
     if (!rc) rc = parse_per(spec, &part->per_head, error, size);
+    if (!rc) rc = parse_feedback(spec, part, error, size);
     if (rc) return rc;
     if (dim % part->sub) {
         kvfi_sentence(error, size, "codec 'vecinfer': heads of %d channels cannot be cut into sub-vectors of %d", (int)dim,
@@ -96,9 +116,21 @@ static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error,
     if (rc) return rc;
     kvfi_part_layout(part, dim);
     find_book(part);
-    snprintf(part->canonical, sizeof part->canonical, "vecinfer:sub=%d,bits=%d,per=%s", (int)part->sub, (int)part->bits,
-             part->per_head ? "head" : "layer");
+    snprintf(part->canonical, sizeof part->canonical, "vecinfer:sub=%d,bits=%d,per=%s%s", (int)part->sub, (int)part->bits,
+             part->per_head ? "head" : "layer",
+             part->side == KVF_V ? ""
+             : part->fed         ? ",feedback=query"
+                                 : ",feedback=none");
     return KVF_OK;
+}
+
+/* What the indices leave of sub-vectors m, some[64][sub], changes those behind them. */
+static void feed_back(const kvf_part *part, int32_t m, const uint16_t *index, float *some, float *x)
+{
+    if (!part->feedback) return;
+    for (int32_t t = 0; t < KVF_BLOCK; t++)
+        for (int32_t j = 0; j < part->sub; j++) some[t * part->sub + j] -= part->book[index[t] * part->sub + j];
+    kvfi_feedback_add(part->feedback, part->dim, part->sub, m, some, KVF_BLOCK, x);
 }
 
 static void encode(const kvf_part *part, float *x, void *record)
@@ -113,6 +145,7 @@ static void encode(const kvf_part *part, float *x, void *record)
             memcpy(some + t * part->sub, x + t * part->dim + m * part->sub, (size_t)part->sub * sizeof *some);
         KVFI_EXACT(part, nearest)(some, KVF_BLOCK, part->sub, part->book, 1 << part->bits, index);
         for (int32_t t = 0; t < KVF_BLOCK; t++) kvfi_index_flip(record, part->bits, m, t, index[t]);
+        feed_back(part, m, index, some, x);
     }
 }
 
