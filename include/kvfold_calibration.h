@@ -92,7 +92,7 @@ typedef struct kvf_learnt {
  * KVF_E_NOMEM with a sentence in error, which may be NULL; the arrays are undefined then. */
 KVF_API int kvf_calibrate_layer(const kvf_samples *samples, kvf_learnt *learnt, char *error, size_t error_size);
 
-/* Centroids of one codebook by k-means (k-means++ seeds, 30 rounds), centroids[heads][2^bits][sub]; book->centroids is not read. For keys,
+/* Centroids of one codebook by k-means (k-means++ seeds, 30 rounds; fourth powers of distances for keys, squares for values), centroids[heads][2^bits][sub]; book->centroids is not read. For keys,
  * k_mean and k_lambda [kv_heads][k_dim] as above (NULL: zeros, ones). Fewer different sub-vectors than centroids repeat some. */
 KVF_API int kvf_calibrate_codebook(const kvf_samples *samples, const kvf_codebook *book, const float *k_mean,
                                    const float *k_lambda, uint64_t seed, float *centroids, char *error, size_t error_size);

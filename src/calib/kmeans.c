@@ -19,7 +19,7 @@ enum { SEED_ROWS = 8 };
 typedef struct kmeans {
     const float *x;
     int64_t n;
-    int32_t dim, k;
+    int32_t dim, k, power;
     uint64_t random;
     kvfi_nearest nearest;
     float *centroids;
@@ -27,6 +27,7 @@ typedef struct kmeans {
     uint16_t *index; /* [n] */
     double *sum;     /* [k][dim] */
     int64_t *count;  /* [k] */
+    double *weight;  /* [k] of the rows counted */
     int64_t picks;
     int32_t *pick; /* [picks] rows that seeds are chosen among */
 } kmeans;
@@ -93,13 +94,15 @@ static double assign(const kmeans *m)
     double total = 0;
     m->nearest(m->x, m->n, m->dim, m->centroids, m->k, m->index);
     memset(m->count, 0, (size_t)m->k * sizeof *m->count);
+    memset(m->weight, 0, (size_t)m->k * sizeof *m->weight);
     memset(m->sum, 0, (size_t)m->k * (size_t)m->dim * sizeof *m->sum);
     for (int64_t i = 0; i < m->n; i++) {
         const int32_t j = m->index[i];
         m->miss[i] = kvfi_sub_distance(row_of(m, i), centroid_of(m, j), m->dim);
-        total += (double)m->miss[i];
-        m->count[j]++;
-        for (int32_t c = 0; c < m->dim; c++) m->sum[j * m->dim + c] += (double)row_of(m, i)[c];
+        const double weight = m->power == 4 ? (double)m->miss[i] : 1;
+        total += weight * (double)m->miss[i];
+        m->count[j]++, m->weight[j] += weight;
+        for (int32_t c = 0; c < m->dim; c++) m->sum[j * m->dim + c] += weight * (double)row_of(m, i)[c];
     }
     return total;
 }
@@ -115,8 +118,8 @@ static int64_t farthest(const kmeans *m)
 static void move_centroids(const kmeans *m)
 {
     for (int32_t j = 0; j < m->k; j++) {
-        const double n = (double)m->count[j];
-        for (int32_t c = 0; m->count[j] && c < m->dim; c++) centroid_of(m, j)[c] = (float)(m->sum[j * m->dim + c] / n);
+        const double n = m->weight[j]; /* 0 with rows: all lie on the centroid */
+        for (int32_t c = 0; n > 0 && c < m->dim; c++) centroid_of(m, j)[c] = (float)(m->sum[j * m->dim + c] / n);
         if (m->count[j]) continue;
         const int64_t far = farthest(m);
         if (!(m->miss[far] > 0)) return; /* every row lies on a centroid: the empty ones may stay where they are */
@@ -152,25 +155,26 @@ static kvfi_nearest best_search(void)
 
 static size_t room(const kmeans *m)
 {
-    return (size_t)m->k * ((size_t)m->dim * sizeof *m->sum + sizeof *m->count) + (size_t)m->picks * sizeof *m->pick +
-           (size_t)m->n * (sizeof *m->miss + sizeof *m->index);
+    return (size_t)m->k * ((size_t)m->dim * sizeof *m->sum + sizeof *m->count + sizeof *m->weight) +
+           (size_t)m->picks * sizeof *m->pick + (size_t)m->n * (sizeof *m->miss + sizeof *m->index);
 }
 
 static void place(kmeans *m, void *memory)
 {
     m->sum = memory;
     m->count = (int64_t *)(void *)(m->sum + (size_t)m->k * (size_t)m->dim);
-    m->pick = (int32_t *)(void *)(m->count + m->k);
+    m->weight = (double *)(void *)(m->count + m->k);
+    m->pick = (int32_t *)(void *)(m->weight + m->k);
     m->miss = (float *)(void *)(m->pick + m->picks);
     m->index = (uint16_t *)(void *)(m->miss + m->n);
 }
 
-int kvfi_kmeans(const float *x, int64_t n, int32_t dim, int32_t k, uint64_t seed, int32_t iterations, float *centroids,
-                const kvf_allocator *a)
+int kvfi_kmeans(const float *x, int64_t n, int32_t dim, int32_t k, int32_t power, uint64_t seed, int32_t iterations,
+                float *centroids, const kvf_allocator *a)
 {
-    kmeans m = {.x = x, .n = n, .dim = dim, .k = k, .centroids = centroids};
+    kmeans m = {.x = x, .n = n, .dim = dim, .k = k, .power = power, .centroids = centroids};
     if (n < 0 || n > INT32_MAX || (n && !x) || (dim != 2 && dim != 4 && dim != 8) || k < 1 || k > KVFI_CENTROIDS_MOST ||
-        iterations < 0 || !centroids)
+        (power != 2 && power != 4) || iterations < 0 || !centroids)
         return KVF_E_ARG;
     memset(centroids, 0, (size_t)k * (size_t)dim * sizeof *centroids);
     if (!n) return KVF_OK;
@@ -269,7 +273,7 @@ int kvfi_train_codebook(kvf_side side, int32_t dim, int32_t sub, int32_t bits, c
     float *sample = kvfi_alloc(a, bytes);
     if (bytes && !sample) return KVF_E_NOMEM;
     fill_sample(side, dim, sub, sets, &d, sample);
-    int rc = kvfi_kmeans(sample, d.some, sub, 1 << bits, seed, KVFI_KMEANS_ITERATIONS, centroids, a);
+    int rc = kvfi_kmeans(sample, d.some, sub, 1 << bits, side == KVF_K ? 4 : 2, seed, KVFI_KMEANS_ITERATIONS, centroids, a);
     if (!rc && kvfi_entries_fit(sub, bits)) rc = round_book(sample, d.some, sub, 1 << bits, centroids, a);
     kvfi_release(a, sample, bytes);
     return rc;

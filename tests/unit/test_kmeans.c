@@ -58,7 +58,7 @@ static void clusters_are_found(void **state)
                                           : e == 1 ? i / 4 % 4 * 4
                                                    : 0) +
                                          0.1 * gauss(5, (uint64_t)(i * dim + e)));
-        assert_int_equal(kvfi_kmeans(x, ROWS, dim, 16, 1, 30, c, &a), KVF_OK);
+        assert_int_equal(kvfi_kmeans(x, ROWS, dim, 16, 2, 1, 30, c, &a), KVF_OK);
         const double error = error_of(x, ROWS, dim, c, 16);
         if (!(error < 0.0105 * dim)) fail_msg("%d channels: %g", dim, error);
         free(x);
@@ -73,13 +73,13 @@ static void iterations_lower_the_error(void **state)
     const kvf_allocator a = memory();
     float *x = malloc(2 * ROWS * sizeof *x), seeds[256 * 2], c[256 * 2], other[256 * 2];
     for (int i = 0; i < 2 * ROWS; i++) x[i] = (float)gauss(9, (uint64_t)i);
-    assert_int_equal(kvfi_kmeans(x, ROWS, 2, 16, 1, 0, seeds, &a), KVF_OK);
-    assert_int_equal(kvfi_kmeans(x, ROWS, 2, 16, 1, 30, c, &a), KVF_OK);
+    assert_int_equal(kvfi_kmeans(x, ROWS, 2, 16, 2, 1, 0, seeds, &a), KVF_OK);
+    assert_int_equal(kvfi_kmeans(x, ROWS, 2, 16, 2, 1, 30, c, &a), KVF_OK);
     const double before = error_of(x, ROWS, 2, seeds, 16), after = error_of(x, ROWS, 2, c, 16);
     if (!(after < 0.8 * before && after < 2 * 0.1175 && after > 0.15)) fail_msg("%g, then %g", before, after);
-    assert_int_equal(kvfi_kmeans(x, ROWS, 2, 16, 1, 30, other, &a), KVF_OK);
+    assert_int_equal(kvfi_kmeans(x, ROWS, 2, 16, 2, 1, 30, other, &a), KVF_OK);
     assert_memory_equal(c, other, 16 * 2 * sizeof *c);
-    assert_int_equal(kvfi_kmeans(x, ROWS, 2, 16, 2, 30, other, &a), KVF_OK);
+    assert_int_equal(kvfi_kmeans(x, ROWS, 2, 16, 2, 2, 30, other, &a), KVF_OK);
     assert_memory_not_equal(c, other, 16 * 2 * sizeof *c);
     free(x);
 }
@@ -92,7 +92,7 @@ static void no_centroid_is_wasted(void **state)
     float *x = calloc(4 * ROWS, sizeof *x), c[64 * 4];
     for (int i = 0; i < ROWS; i += 10)
         for (int e = 0; e < 4; e++) x[i * 4 + e] = (float)(100 + gauss(3, (uint64_t)(i * 4 + e)));
-    assert_int_equal(kvfi_kmeans(x, ROWS, 4, 64, 7, 30, c, &a), KVF_OK);
+    assert_int_equal(kvfi_kmeans(x, ROWS, 4, 64, 2, 7, 30, c, &a), KVF_OK);
     int used[64] = {0}, n = 0;
     for (int i = 0; i < ROWS; i++) {
         int best = 0;
@@ -113,15 +113,60 @@ static void few_and_equal_rows(void **state)
     (void)state;
     const kvf_allocator a = memory();
     float x[3 * 4] = {1, 2, 3, 4, 1, 2, 3, 4, -5, 0, 0, 9}, c[256 * 4], equal[100 * 2];
-    assert_int_equal(kvfi_kmeans(x, 3, 4, 256, 1, 30, c, &a), KVF_OK);
+    assert_int_equal(kvfi_kmeans(x, 3, 4, 256, 2, 1, 30, c, &a), KVF_OK);
     assert_true(error_of(x, 3, 4, c, 256) == 0);
     for (int j = 0; j < 256; j++) /* nothing but rows */
         assert_true(!memcmp(c + 4 * j, x, 16) || !memcmp(c + 4 * j, x + 8, 16));
-    assert_int_equal(kvfi_kmeans(NULL, 0, 4, 256, 1, 30, c, &a), KVF_OK);
+    assert_int_equal(kvfi_kmeans(NULL, 0, 4, 256, 2, 1, 30, c, &a), KVF_OK);
     for (int j = 0; j < 1024; j++) assert_true(c[j] == 0);
     for (int i = 0; i < 200; i++) equal[i] = -0.25f;
-    assert_int_equal(kvfi_kmeans(equal, 100, 2, 16, 1, 30, c, &a), KVF_OK);
+    assert_int_equal(kvfi_kmeans(equal, 100, 2, 16, 2, 1, 30, c, &a), KVF_OK);
     for (int j = 0; j < 32; j++) assert_true(c[j] == -0.25f);
+    assert_int_equal(kvfi_kmeans(equal, 100, 2, 16, 4, 1, 30, c, &a), KVF_OK);
+    for (int j = 0; j < 32; j++) assert_true(c[j] == -0.25f);
+    assert_int_equal(kvfi_kmeans(x, 3, 4, 256, 4, 1, 30, c, &a), KVF_OK);
+    assert_true(error_of(x, 3, 4, c, 256) == 0);
+}
+
+/* Sum of the fourth powers of the distances. */
+static double fourth_powers(const float *x, int n, int dim, const float *c, int k)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += pow(error_of(x + i * dim, 1, dim, c, k), 2);
+    return sum;
+}
+
+/* One row in a hundred is five times as long: what makes squares small leaves it far off, what makes fourth powers small does not. */
+static void fourth_powers_reach_long_rows(void **state)
+{
+    (void)state;
+    const kvf_allocator a = memory();
+    float *x = malloc(ROWS * 4 * sizeof *x), squares[64 * 4], fourth[64 * 4];
+    for (int i = 0; i < ROWS * 4; i++) x[i] = (float)((i / 4 % 100 ? 1 : 5) * gauss(8, (uint64_t)i));
+    assert_int_equal(kvfi_kmeans(x, ROWS, 4, 64, 2, 1, 30, squares, &a), KVF_OK);
+    assert_int_equal(kvfi_kmeans(x, ROWS, 4, 64, 4, 1, 30, fourth, &a), KVF_OK);
+    assert_true(error_of(x, ROWS, 4, squares, 64) < error_of(x, ROWS, 4, fourth, 64));
+    const double with = fourth_powers(x, ROWS, 4, fourth, 64), without = fourth_powers(x, ROWS, 4, squares, 64);
+    if (with > 0.9 * without) fail_msg("sum of fourth powers %g, by squares %g", with, without);
+    free(x);
+}
+
+/* Keys are trained by fourth powers, values by squares. */
+static void sides_are_trained_by_their_power(void **state)
+{
+    (void)state;
+    const kvf_allocator a = memory();
+    float *x = malloc(ROWS * 4 * sizeof *x), keys[16 * 4], values[16 * 4], want[16 * 4];
+    for (int i = 0; i < ROWS * 4; i++) x[i] = (float)((i / 4 % 100 ? 1 : 5) * gauss(8, (uint64_t)i));
+    const kvfi_training_rows set = {.x = x, .n = ROWS};
+    assert_int_equal(kvfi_train_codebook(KVF_V, 4, 4, 4, &set, 1, 3, values, &a), KVF_OK);
+    assert_int_equal(kvfi_kmeans(x, ROWS, 4, 16, 2, 3, KVFI_KMEANS_ITERATIONS, want, &a), KVF_OK);
+    assert_memory_equal(values, want, sizeof want);
+    assert_int_equal(kvfi_train_codebook(KVF_K, 4, 4, 4, &set, 1, 3, keys, &a), KVF_OK);
+    kvfi_transform_keys(x, ROWS, 4, NULL, NULL);
+    assert_int_equal(kvfi_kmeans(x, ROWS, 4, 16, 4, 3, KVFI_KMEANS_ITERATIONS, want, &a), KVF_OK);
+    assert_memory_equal(keys, want, sizeof want);
+    free(x);
 }
 
 static void wrong_input_is_refused(void **state)
@@ -129,14 +174,15 @@ static void wrong_input_is_refused(void **state)
     (void)state;
     const kvf_allocator a = memory();
     float x[16] = {0}, c[64];
-    assert_int_equal(kvfi_kmeans(x, 4, 3, 4, 1, 30, c, &a), KVF_E_ARG);
-    assert_int_equal(kvfi_kmeans(x, -1, 4, 4, 1, 30, c, &a), KVF_E_ARG);
-    assert_int_equal(kvfi_kmeans(x, 4, 4, 0, 1, 30, c, &a), KVF_E_ARG);
-    assert_int_equal(kvfi_kmeans(x, 4, 4, 4097, 1, 30, c, &a), KVF_E_ARG);
+    assert_int_equal(kvfi_kmeans(x, 4, 3, 4, 2, 1, 30, c, &a), KVF_E_ARG);
+    assert_int_equal(kvfi_kmeans(x, -1, 4, 4, 2, 1, 30, c, &a), KVF_E_ARG);
+    assert_int_equal(kvfi_kmeans(x, 4, 4, 0, 2, 1, 30, c, &a), KVF_E_ARG);
+    assert_int_equal(kvfi_kmeans(x, 4, 4, 4097, 2, 1, 30, c, &a), KVF_E_ARG);
+    assert_int_equal(kvfi_kmeans(x, 4, 4, 4, 3, 1, 30, c, &a), KVF_E_ARG);
     x[7] = NAN;
-    assert_int_equal(kvfi_kmeans(x, 4, 4, 4, 1, 30, c, &a), KVF_E_NONFINITE);
+    assert_int_equal(kvfi_kmeans(x, 4, 4, 4, 2, 1, 30, c, &a), KVF_E_NONFINITE);
     x[7] = 2e18f;
-    assert_int_equal(kvfi_kmeans(x, 4, 4, 4, 1, 30, c, &a), KVF_E_NONFINITE);
+    assert_int_equal(kvfi_kmeans(x, 4, 4, 4, 2, 1, 30, c, &a), KVF_E_NONFINITE);
     x[7] = 0;
     const kvfi_training_rows set = {.x = x, .n = 1};
     assert_int_equal(kvfi_train_codebook(KVF_V, 16, 4, 13, &set, 1, 1, c, &a), KVF_E_ARG);
@@ -244,6 +290,8 @@ int main(void)
         cmocka_unit_test(iterations_lower_the_error),
         cmocka_unit_test(no_centroid_is_wasted),
         cmocka_unit_test(few_and_equal_rows),
+        cmocka_unit_test(fourth_powers_reach_long_rows),
+        cmocka_unit_test(sides_are_trained_by_their_power),
         cmocka_unit_test(wrong_input_is_refused),
         cmocka_unit_test(keys_are_trained_as_they_are_coded),
         cmocka_unit_test(products_survive_the_transform),
