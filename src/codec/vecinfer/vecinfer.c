@@ -63,12 +63,9 @@ static int parse_feedback(const kvf_spec *spec, kvf_part *part, char *error, siz
     const int known = part->calibrated && part->calibrated->q_moment;
     const char *feedback = kvfi_spec_get(spec, "feedback", known ? "query" : "none");
     part->fed = !strcmp(feedback, "query");
-    if (part->side == KVF_V && kvfi_spec_get(spec, "feedback", NULL))
-        kvfi_sentence(error, size, "codec 'vecinfer': feedback is for keys; what sees the errors of values is not known");
-    else if (!part->fed && strcmp(feedback, "none") != 0)
-        kvfi_sentence(error, size, "codec 'vecinfer': feedback is '%s', but may be query or none", feedback);
-    else
-        return KVF_OK;
+    if (!part->fed && strcmp(feedback, "none") != 0) return kvfi_spec_refuse(spec, "feedback", "query or none", error, size);
+    if (part->side == KVF_K || !kvfi_spec_get(spec, "feedback", NULL)) return KVF_OK;
+    kvfi_sentence(error, size, "codec 'vecinfer': feedback is for keys; what sees the errors of values is not known");
     return KVF_E_SPEC;
 }
 
