@@ -180,6 +180,8 @@ static int make(plan *p, const plan_settings *set)
     int64_t bytes = bytes_at(p, p->context);
     if (bytes < 0) {
         cli_error("%s", p->error[0] ? p->error : kvf_strerror((int)bytes));
+        if (strstr(p->error, "kvfold calibrate"))
+            cli_note("plan reads no calibration: kvfold run --calibration FILE -n 0 reports what such a cache takes");
         return cli_exit_of((int)bytes);
     }
     p->layers_folded = count_folded(p);
