@@ -90,6 +90,14 @@ static void test_ratequant_by_hand(void **state)
     bits_are((double[]){1, 1, 1, 1, 1, 1}, 6, 2.5, 5, gaps, 3, (int[]){2, 4, 2, 2, 2, 2});
     /* a weight of 0 takes what is least */
     bits_are((double[]){0, 1, 1}, 3, 3, 2, all, 4, (int[]){1, 4, 4});
+    /* so do all of them when nothing is known, up to the mean */
+    bits_are((double[]){0, 0, 0}, 3, 2, 4, all, 4, (int[]){2, 2, 2});
+    /* a mean outside the choices: the nearest end, for all */
+    bits_are((double[]){0.25, 1, 4}, 3, 9, 4, all, 4, (int[]){4, 4, 4});
+    bits_are((double[]){0.25, 1, 4}, 3, 0.5, 4, all, 4, (int[]){1, 1, 1});
+    /* one item has the mean, whatever its weight */
+    bits_are((double[]){7}, 1, 3, 4, all, 4, (int[]){3});
+    bits_are((double[]){0}, 1, 3, 4, all, 4, (int[]){3});
 }
 
 static void test_ratequant_meets_its_sum(void **state)
