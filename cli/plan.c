@@ -179,9 +179,10 @@ static int make(plan *p, const plan_settings *set)
     shape_params(&p->shape, &p->kv, &p->params, &p->layers, p->error, sizeof p->error);
     int64_t bytes = bytes_at(p, p->context);
     if (bytes < 0) {
-        cli_error("%s", p->error[0] ? p->error : kvf_strerror((int)bytes));
-        if (strstr(p->error, "kvfold calibrate"))
-            cli_note("plan reads no calibration: kvfold run --calibration FILE -n 0 reports what such a cache takes");
+        cli_error("%s%s", p->error[0] ? p->error : kvf_strerror((int)bytes),
+                  strstr(p->error, "kvfold calibrate")
+                      ? "; plan reads none: kvfold run --calibration FILE -n 0 reports such a cache"
+                      : "");
         return cli_exit_of((int)bytes);
     }
     p->layers_folded = count_folded(p);

@@ -61,7 +61,7 @@ wrong() { python3 -c "import json; o = json.load(open('$work/r.json')); $1; json
 from=("${base[@]}" --bits 3 --measured)
 refuses measured_weights 2 "is of other weights" "${from[@]/$model/$other}" "$work/r.json"
 refuses measured_text 2 "was measured on another text" "${from[@]}" "$work/r.json" --slice 0:2000
-refuses measured_context 2 "another -c or --score" "${from[@]}" "$work/r.json" -c 320
+refuses measured_context 2 "another -c or --score" "${from[@]/#256/320}" "$work/r.json"
 wrong 'o["rows"].append(o["rows"][0])'
 refuses measured_twice 2 "each side of each layer of this model once" "${from[@]}" "$work/w.json"
 wrong 'o["rows"][1] = o["rows"][0]'
