@@ -3,7 +3,7 @@
  * to a GGUF file and kvf_llama_calibration_load reads that; a program without libllama may fill the structs itself.
  *
  * Everything is optional: a NULL array means "not known", and a codec or policy that needs it refuses by name. Arrays belong to the
- * caller and are copied by kvf_cache_create. All numbers are finite. */
+ * caller and are copied by kvf_cache_create, of the codebooks those that a layer codes with. All numbers are finite. */
 #ifndef KVFOLD_CALIBRATION_H
 #define KVFOLD_CALIBRATION_H
 

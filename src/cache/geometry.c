@@ -153,14 +153,6 @@ static int64_t own_budget(const kvfi_geometry *g, const kvf_params *p, int i)
     return p->layers[i].evict_budget ? p->layers[i].evict_budget : kvfi_evict_layer_budget(&g->evict, i);
 }
 
-static const char *default_codec(kvf_side side)
-{
-    kvf_preset_info preset;
-    for (int32_t i = 0; kvf_preset_list(i, &preset) == KVF_OK; i++)
-        if (preset.is_default) return side == KVF_K ? preset.k : preset.v;
-    return NULL;
-}
-
 static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error, size_t error_size)
 {
     const kvf_layer *l = &p->layers[i];
@@ -171,9 +163,8 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     const int64_t own = own_budget(g, p, i);
     s->own_budget = own < 0 ? -1 : own > 0;
     if (own > 0) s->budget = (int32_t)own;
-    const char *k = l->k ? l->k : p->k ? p->k : default_codec(KVF_K), *v = l->v ? l->v : p->v ? p->v : default_codec(KVF_V);
-    int rc = setup_side(s, k, KVF_K, l->k_dim, &s->k, error, error_size);
-    if (!rc && !s->v_in_k) rc = setup_side(s, v, KVF_V, l->v_dim, &s->v, error, error_size);
+    int rc = setup_side(s, kvfi_spec_of(p, i, KVF_K), KVF_K, l->k_dim, &s->k, error, error_size);
+    if (!rc && !s->v_in_k) rc = setup_side(s, kvfi_spec_of(p, i, KVF_V), KVF_V, l->v_dim, &s->v, error, error_size);
     if (!rc && s->v_in_k) rc = setup_latent(s, error, error_size);
     if (rc) return rc;
     if (!s->v_in_k) s->turned = s->v.rot;
