@@ -34,10 +34,24 @@ wanted() {
     return 1
 }
 
+# learn FILE: the calibration $results/MODEL-filters.gguf or MODEL-books.gguf, once, from a part of the book that nothing is judged by.
+# Filters need directions of queries alone; codebooks take far longer to learn.
+learn() {
+    local name more=()
+    [ ! -e "$1" ] || return 0
+    name=$(basename "$1")
+    case $name in *-books.gguf) more=(--codebooks 4x8,8x8,8x10,8x12,k4x8h) ;; esac
+    name=${name%%-*}_f32
+    kvfold calibrate -m "${!name}" -f "$text" --slice 1000000:65536 --chunks 3 ${more[@]+"${more[@]}"} -o "$1"
+}
+
 # measure NAME ARGS...: runs kvfold with --save, once. An arm that cannot be had is in the result, and no reason to stop.
 measure() {
-    local file="$results/$1.json"
+    local file="$results/$1.json" word
     wanted "$1" || return 0
+    for word in "${@:2}"; do
+        case $word in "$results"/*-filters.gguf | "$results"/*-books.gguf) learn "$word" ;; esac
+    done
     echo "measurements: $1" >&2
     kvfold "${@:2}" --save "$file" >/dev/null || [ -e "$file" ]
     if grep -Eq '"wrong": "[^"]' "$file"; then # nothing of it may be published
@@ -126,21 +140,9 @@ for name in program numbers; do
     quality "smollm2-$name-first" "$smollm2_f32" 2048 -f "$results/$name-first.txt" --kv "uni4/uni4,turbo4/turbo4,tcq4/tcq4"
     quality "gemma-$name-first" "$gemma_f32" 1024 --score 255 -f "$results/$name-first.txt" --kv "uni4/uni4,turbo4/turbo4,tcq4/tcq4"
 done
-# Filters need directions of queries, product codes centroids, which take far longer to learn: of the two models, from a part of the book
-# that nothing is judged by.
-learnt() { # MODEL KIND OPTIONS...: build/results/MODEL-KIND.gguf, made once
-    local name=$1_f32 file="$results/$1-$2.gguf"
-    [ -e "$file" ] || kvfold calibrate -m "${!name}" -f "$text" --slice 1000000:65536 --chunks 3 "${@:3}" -o "$file" >&2
-    echo "$file"
-}
 products=vecinfer2/f16,vecinfer2:per=head/f16,vecinfer2/vecinfer2,vecinfer1.5/vecinfer1.5,vecinfer1.25/vecinfer1.25,vecinfer1/vecinfer1
-books=(--codebooks 4x8,8x8,8x10,8x12,k4x8h)
-if wanted quality-vecinfer-smollm2; then
-    quality vecinfer-smollm2 "$smollm2_f32" 2048 "${slice[@]}" --calibration "$(learnt smollm2 books "${books[@]}")" --kv "$products"
-fi
-if wanted quality-vecinfer-gemma; then
-    quality vecinfer-gemma "$gemma_f32" 1024 --score 255 "${slice[@]}" --calibration "$(learnt gemma books "${books[@]}")" --kv "$products"
-fi
+quality vecinfer-smollm2 "$smollm2_f32" 2048 "${slice[@]}" --calibration "$results/smollm2-books.gguf" --kv "$products"
+quality vecinfer-gemma "$gemma_f32" 1024 --score 255 "${slice[@]}" --calibration "$results/gemma-books.gguf" --kv "$products"
 policies="window random knorm qfilters h2o snapkv"
 # Policies at a half, a quarter and an eighth of the tokens, beside coding alone in the same bytes; judged where the last budget binds.
 evicting() { # CONTEXT
@@ -152,14 +154,14 @@ evicting() { # CONTEXT
     echo "$arms"
 }
 once "$results/facts.txt" facts_text 8000
-quality evict-smollm2 "$smollm2_f32" 4096 "${slice[@]}" --calibration "$(learnt smollm2 filters)" --kv "$(evicting 4096)"
-quality evict-smollm2-facts "$smollm2_f32" 4096 -f "$results/facts.txt" --score 800 --calibration "$(learnt smollm2 filters)" --kv "$(evicting 4096)"
-quality evict-gemma "$gemma_f32" 2048 --score 511 "${slice[@]}" --calibration "$(learnt gemma filters)" --kv "$(evicting 2048)"
+quality evict-smollm2 "$smollm2_f32" 4096 "${slice[@]}" --calibration "$results/smollm2-filters.gguf" --kv "$(evicting 4096)"
+quality evict-smollm2-facts "$smollm2_f32" 4096 -f "$results/facts.txt" --score 800 --calibration "$results/smollm2-filters.gguf" --kv "$(evicting 4096)"
+quality evict-gemma "$gemma_f32" 2048 --score 511 "${slice[@]}" --calibration "$results/gemma-filters.gguf" --kv "$(evicting 2048)"
 needles=f16/f16,uni4/uni4
 for policy in $policies; do needles+=",f16/f16,evict=$policy:budget=256"; done
 for model in smollm2 gemma; do
     name=${model}_f32
-    measure "needle-$model" needle -m "${!name}" -c 512,1024 --calibration "$(learnt "$model" filters)" --kv "$needles"
+    measure "needle-$model" needle -m "${!name}" -c 512,1024 --calibration "$results/$model-filters.gguf" --kv "$needles"
 done
 written=(-f tests/text/german.txt -f tests/text/chinese.txt -f tests/text/program.txt)
 quality smollm2-texts "$smollm2_f32" 2048 "${written[@]}" --kv "$few"
