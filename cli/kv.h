@@ -8,6 +8,8 @@
 #include "options.h"
 #include "profile.h"
 
+enum { KV_CONTEXT_MOST = INT32_MAX - 1024 }; /* tokens of -c; sums with batches and padding stay within 31 bits */
+
 typedef struct kv_settings {
     const char *kv, *k, *v, *cpu, *evict, *window_type, *calibration, *profile;
     const char *profile_text; /* a profile itself, in place of its path */
@@ -48,8 +50,7 @@ typedef struct kv_settings {
         CLI_WORD("-ctv --cache-type-v", "CODEC", S, kv.v, "codec of values alone"),                                              \
         CLI_WORDS("--kv-layer", "LAYERS=K/V", S, kv.layers,                                                                      \
                   "other codecs for some layers, as 0-3,29=q8_0 (keys and values) or 5=kivi4/kivi2; may be given several "       \
-                  "times, and the "                                                                                              \
-                  "last one that names a layer holds"),                                                                          \
+                  "times, and the last one that names a layer holds"),                                                           \
         CLI_COUNT("--sink", S, kv.sink, 0, 64, NULL, "first tokens that stay exact, 0 to 64 (default: the preset's, 4)"),        \
         CLI_COUNT("--window --recent", S, kv.recent, 0, 65536, NULL,                                                             \
                   "newest tokens that stay exact, 0 to 65536; N to N+63 are (default: the preset's, 64)"),                       \

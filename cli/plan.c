@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CONTEXT_MOST = INT32_MAX - 1024 };
-
 typedef struct plan_settings {
     const char *model;
     int64_t context;
@@ -22,7 +20,7 @@ typedef struct plan_settings {
 static const cli_option options[] = {
     CLI_HEAD("model and context"),
     CLI_WORD("-m --model", "FILE", plan_settings, model, "model, a GGUF file; -m may be left out"),
-    CLI_COUNT("-c --ctx-size", plan_settings, context, 0, CONTEXT_MOST, "0", "tokens of the context; 0: the training length"),
+    CLI_COUNT("-c --ctx-size", plan_settings, context, 0, KV_CONTEXT_MOST, "0", "tokens of the context; 0: the training length"),
     KV_OPTIONS(plan_settings),
     CLI_HEAD("output"),
     CLI_SWITCH(CLI_ON, "--json", plan_settings, json, "one JSON object"),
@@ -144,9 +142,9 @@ static int check(plan *p)
         cli_error("--kv-layer: the model has no layer %d; layers: 0 to %d", kv_choice_last_layer(&p->kv), p->shape.n_layers - 1);
         return CLI_USAGE;
     }
-    if (p->context <= 0 || p->context > CONTEXT_MOST) {
+    if (p->context <= 0 || p->context > KV_CONTEXT_MOST) {
         cli_error("'%s' gives %lld tokens as its training length (context_length): ask for a context of 1 to %d with -c",
-                  p->file.path, (long long)p->context, CONTEXT_MOST);
+                  p->file.path, (long long)p->context, KV_CONTEXT_MOST);
         return CLI_USAGE;
     }
     kv_choice_doubt(&p->kv, p->context);

@@ -18,7 +18,7 @@ static const cli_option options[] = {
     CLI_WORDS("-f --file", "FILE", quality_settings, files,
               "UTF-8 text to judge on, - for stdin; may be given several times: the table is over all, each has its own row too"),
     WORD("--slice", "FIRST:BYTES", slice, "take that range of bytes of each file (default: all)"),
-    COUNT("-c --ctx-size", context, 0, INT32_MAX - 1024, "0",
+    COUNT("-c --ctx-size", context, 0, KV_CONTEXT_MOST, "0",
           "tokens of a chunk, and of the cache; 0: 2048, or the training length where that is less"),
     COUNT("--score", score, 0, INT32_MAX - 1024, "0",
           "last positions of each chunk that are judged; 0: all of its second half that have a next token"),

@@ -155,8 +155,7 @@ static void print_memory(const session *s, const numbers *n)
     printf("  %-16s %10s  of the whole process, weights included\n", "peak", cli_bytes(n->peak));
     if (n->cache.tokens_body == 0 && n->cache.bits_code < 16)
         printf("                   nothing was coded yet: the first %d tokens and the newest %d to %d stay exact, so short texts "
-               "save "
-               "nothing\n",
+               "save nothing\n",
                s->kv.sink, s->kv.recent, s->kv.recent + KVF_BLOCK - 1);
 }
 

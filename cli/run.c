@@ -32,7 +32,7 @@ static const cli_option options[] = {
     CLI_HEAD("size and speed"),
     COUNT("-n --predict --n-predict", predict, -1, INT32_MAX, "-1",
           "tokens to generate in a turn; -1: until the model ends or the context is full"),
-    COUNT("-c --ctx-size", context, 0, INT32_MAX - 1024, "0",
+    COUNT("-c --ctx-size", context, 0, KV_CONTEXT_MOST, "0",
           "tokens that the folded context holds; 0: the training length. When it is full, generation stops; with a policy "
           "(--evict) "
           "that bounds what is kept it goes on up to the training length"),
