@@ -340,6 +340,34 @@ static kvf_part *side_at(const kvfi_geometry *g, int i)
     return i % 2 ? &s->v : &s->k;
 }
 
+/* A book and what is left of its last line. */
+static size_t book_room(const kvfi_geometry *g, int i)
+{
+    const kvf_part *part = side_at(g, i);
+    return part->book ? kvfi_round_up(kvfi_book_floats(part, g->stores[i / 2].kv_heads), 16) : 0;
+}
+
+/* Codebooks that a side codes with, of all that the caller's calibration has. */
+static int setup_books(kvfi_geometry *g, const kvf_allocator *a, char *error, size_t error_size)
+{
+    size_t floats = 0;
+    for (int i = 0; i < 2 * g->n_stores; i++) floats += book_room(g, i);
+    g->books_bytes = floats * sizeof *g->books;
+    float *at = g->books = kvfi_alloc(a, g->books_bytes);
+    if (floats && !at) {
+        kvfi_sentence(error, error_size, "out of memory for codebooks of %zu bytes", g->books_bytes);
+        return KVF_E_NOMEM;
+    }
+    for (int i = 0; i < 2 * g->n_stores; i++) {
+        kvf_part *part = side_at(g, i);
+        if (!part->book) continue;
+        memcpy(at, part->book, kvfi_book_floats(part, g->stores[i / 2].kv_heads) * sizeof *at);
+        part->book = at;
+        at += book_room(g, i);
+    }
+    return KVF_OK;
+}
+
 /* Codebooks as bytes, for kernels that can look those up. */
 static int setup_entries(kvfi_geometry *g, const kvf_allocator *a, char *error, size_t error_size)
 {
@@ -347,7 +375,7 @@ static int setup_entries(kvfi_geometry *g, const kvf_allocator *a, char *error, 
     for (int i = 0; i < 2 * g->n_stores; i++) g->entries_bytes += kvfi_entries_bytes(side_at(g, i), g->stores[i / 2].kv_heads);
     g->entries = kvfi_alloc(a, g->entries_bytes);
     if (g->entries_bytes && !g->entries) {
-        kvfi_sentence(error, error_size, "out of memory for codebooks of %zu bytes", g->entries_bytes);
+        kvfi_sentence(error, error_size, "out of memory for tables of codebooks of %zu bytes", g->entries_bytes);
         return KVF_E_NOMEM;
     }
     for (int i = 0; i < 2 * g->n_stores; i++) {
@@ -375,7 +403,7 @@ static void fill_feedback(kvfi_store *s, double *work, float *at)
                            at + h * s->k.feedback_stride);
 }
 
-/* Error feedback of keys, of the stores whose codec takes it. Moments of the queries are the caller's, and not looked at after this. */
+/* Error feedback of keys, of the stores whose codec takes it. */
 static int setup_feedback(kvfi_geometry *g, const kvf_allocator *a, char *error, size_t error_size)
 {
     size_t floats = 0, largest = 0, at = 0;
@@ -637,8 +665,10 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
     if (!rc) rc = check_budgets(g, p, error, error_size);
     if (!rc) setup_eviction(g);
     if (!rc) rc = setup_directions(g, a, error, error_size);
+    if (!rc) rc = setup_books(g, a, error, error_size);
     if (!rc) rc = setup_entries(g, a, error, error_size);
     if (!rc) rc = setup_feedback(g, a, error, error_size);
+    kvfi_calibration_let_go(&g->calibration, g->n_layers);
     for (int i = 0; i < g->n_stores; i++)
         if (g->stores[i].self) g->first_seal = KVFI_EPOCH_FIRST;
     /* Blocks that wait for the first estimates wait in the window: up to 127 rows. */
@@ -658,8 +688,8 @@ int kvfi_geometry_init(kvfi_geometry *g, const kvf_params *p, const kvf_allocato
 
 size_t kvfi_geometry_bytes(const kvfi_geometry *g)
 {
-    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->entries_bytes + g->feedback_bytes +
-           g->directions_bytes + g->calibration.bytes + g->known_bytes;
+    return g->layers_bytes + g->stores_bytes + g->pairs_bytes + g->matrices_bytes + g->books_bytes + g->entries_bytes +
+           g->feedback_bytes + g->directions_bytes + g->calibration.bytes + g->known_bytes;
 }
 
 void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
@@ -668,6 +698,7 @@ void kvfi_geometry_free(kvfi_geometry *g, const kvf_allocator *a)
     kvfi_release(a, g->stores, g->stores_bytes);
     kvfi_release(a, g->pairs, g->pairs_bytes);
     kvfi_release(a, g->matrices, g->matrices_bytes);
+    kvfi_release(a, g->books, g->books_bytes);
     kvfi_release(a, g->entries, g->entries_bytes);
     kvfi_release(a, g->feedback, g->feedback_bytes);
     kvfi_release(a, g->known, g->known_bytes);

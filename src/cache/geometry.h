@@ -99,6 +99,8 @@ typedef struct kvfi_geometry {
     size_t directions_bytes;
     float *matrices; /* of rotations that are matrices; stores with equal ones share them */
     size_t matrices_bytes;
+    float *books; /* codebooks of the sides that code with such */
+    size_t books_bytes;
     uint8_t *entries; /* centroids as bytes, of the sides that have such */
     size_t entries_bytes;
     float *feedback; /* factors of the stores whose keys are coded with error feedback */

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "calib/calibration.h"
 #include "base/text.h"
-#include "codec/codec.h"
 
 #include <math.h>
 #include <string.h>
@@ -120,37 +119,7 @@ static void *put(region *r, const void *from, size_t bytes)
     return to;
 }
 
-/* Centroids of the codebook that the layer's codec of that side codes with, NULL: with none. */
-static const float *used_by(const kvf_params *p, int layer, kvf_side side, const kvf_calibrated_layer *from)
-{
-    kvf_part part;
-    const kvf_layer *l = &p->layers[layer];
-    const char *spec = kvfi_spec_of(p, layer, side);
-    if (!spec || !from->n_codebooks || (side == KVF_V && l->v_in_k)) return NULL;
-    if (kvfi_part_setup_calibrated(spec, side, side == KVF_K ? l->k_dim : l->v_dim, from, &part, NULL, 0)) return NULL;
-    return part.book;
-}
-
-/* A file may have many codebooks; those that no codec here uses would only take memory. */
-static void put_codebooks(region *r, const kvf_params *p, int layer, const kvf_calibrated_layer *from, kvf_calibrated_layer *to)
-{
-    kvf_codebook kept[2];
-    int n = 0;
-    for (int side = KVF_K; side <= KVF_V; side++) {
-        const float *used = used_by(p, layer, (kvf_side)side, from);
-        for (int i = 0; used && i < from->n_codebooks; i++) {
-            const kvf_codebook *b = &from->codebooks[i];
-            if (b->centroids != used || b->side != side) continue;
-            kept[n] = *b;
-            kept[n++].centroids = put(r, used, ((size_t)b->heads * (size_t)b->sub << b->bits) * sizeof *used);
-            break;
-        }
-    }
-    const kvf_codebook *books = put(r, n ? kept : NULL, (size_t)n * sizeof *kept);
-    if (to) to->codebooks = books, to->n_codebooks = n;
-}
-
-/* Returns how many bytes it takes. */
+/* Arrays of fields.def; returns how many bytes they take. Codebooks and moments remain the caller's. */
 static size_t put_all(uint8_t *base, const kvf_params *p)
 {
     region r = {.base = base};
@@ -170,7 +139,6 @@ static size_t put_all(uint8_t *base, const kvf_params *p)
     if (to) to->name = copy;
 #include "calib/fields.def"
 #undef X
-        put_codebooks(&r, p, i, from, to);
     }
     return r.at;
 }
@@ -190,6 +158,14 @@ int kvfi_calibration_copy(kvfi_calibration *c, const kvf_params *p, const kvf_al
     put_all(memory, p);
     *c = (kvfi_calibration){.layers = (kvf_calibrated_layer *)(void *)memory, .memory = memory, .bytes = bytes};
     return KVF_OK;
+}
+
+void kvfi_calibration_let_go(kvfi_calibration *c, int32_t n_layers)
+{
+    for (int32_t i = 0; c->layers && i < n_layers; i++) {
+        c->layers[i].codebooks = NULL, c->layers[i].n_codebooks = 0;
+        c->layers[i].q_moment = NULL;
+    }
 }
 
 void kvfi_calibration_free(kvfi_calibration *c, const kvf_allocator *a)

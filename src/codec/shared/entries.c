@@ -21,7 +21,7 @@ void kvfi_round_to_entries(float *x, size_t n)
     for (size_t i = 0; unit > 0 && i < n; i++) x[i] = rintf(x[i] / unit) * unit;
 }
 
-static size_t floats_of(const kvf_part *part, int32_t heads)
+size_t kvfi_book_floats(const kvf_part *part, int32_t heads)
 {
     return ((size_t)(part->book_stride ? heads : 1) * (size_t)part->sub) << part->bits;
 }
@@ -29,7 +29,7 @@ static size_t floats_of(const kvf_part *part, int32_t heads)
 size_t kvfi_entries_bytes(const kvf_part *part, int32_t heads)
 {
     if (part->kind != KVF_KIND_VECTOR || !kvfi_entries_fit(part->sub, part->bits) || !part->book) return 0;
-    const size_t n = floats_of(part, heads);
+    const size_t n = kvfi_book_floats(part, heads);
     const float unit = kvfi_entry_unit(part->book, n);
     for (size_t i = 0; unit > 0 && i < n; i++)
         if (rintf(part->book[i] / unit) * unit != part->book[i]) return 0;
@@ -38,7 +38,7 @@ size_t kvfi_entries_bytes(const kvf_part *part, int32_t heads)
 
 void kvfi_entries_fill(kvf_part *part, int32_t heads, uint8_t *entries)
 {
-    const size_t n = floats_of(part, heads), table = (size_t)part->sub * CENTROIDS, sub = (size_t)part->sub;
+    const size_t n = kvfi_book_floats(part, heads), table = (size_t)part->sub * CENTROIDS, sub = (size_t)part->sub;
     part->unit = kvfi_entry_unit(part->book, n);
     for (size_t i = 0; i < n; i++) {
         const size_t head = i / table, centroid = i % table / sub, channel = i % sub;

@@ -18,6 +18,9 @@ float kvfi_entry_unit(const float *x, size_t n);
 /* Rounds n numbers to multiples of that unit, halves to even. */
 void kvfi_round_to_entries(float *x, size_t n);
 
+/* Floats of a part's book for `heads` heads, or for all of them together. */
+size_t kvfi_book_floats(const kvf_part *part, int32_t heads);
+
 /* Bytes of the tables of a part with a book of `heads` heads; 0: it has no 8-bit book, or one that is not whole multiples. */
 size_t kvfi_entries_bytes(const kvf_part *part, int32_t heads);
 
