@@ -173,10 +173,20 @@ KVFI_INLINE void dot(__m256i low, __m256i high, const quad *m, int nv, __m256i s
 
 KVFI_INLINE void fetch_ahead(int bits, ahead *next)
 {
-    if (!next) return;
     fetch(next->at);
     if (bits == 8) fetch(next->at + 64); /* a record of bytes has more lines than quads */
     next->at += next->step;
+}
+
+/* A copy stays in registers; through the pointer each quad would wait for what the one before it stored. NULL: a line that is there. */
+KVFI_INLINE ahead open_ahead(const ahead *next, const stretch *r)
+{
+    return next ? *next : (ahead){(uintptr_t)r->m, 0};
+}
+
+KVFI_INLINE void close_ahead(ahead *next, ahead soon)
+{
+    if (next) next->at = soon.at;
 }
 
 KVFI_INLINE void finish_sums(int place, int nv, __m256i sum[VECTORS][2], __m256 t[VECTORS][2])
@@ -201,11 +211,12 @@ KVFI_INLINE void sum_up_three(const panel *p, int last, int look, const uint8_t 
     const three at = open_three(g);
     const lookup x = open_lookup(look, entry);
     const quad *m = r->m;
+    ahead soon = open_ahead(next, r);
     __m256i sum[VECTORS][2];
     clear_sums(nv, sum);
     for (int q = r->q0, end = r->q0 + r->nq; q < end; q++, m++) {
         __m256i c[2];
-        fetch_ahead(3, next);
+        fetch_ahead(3, &soon);
         KVFI_UNROLL
         for (int h = 0; h < 2; h++) {
             c[h] = three_bits(p, last, g, q, h, &at);
@@ -213,6 +224,7 @@ KVFI_INLINE void sum_up_three(const panel *p, int last, int look, const uint8_t 
         }
         dot(c[0], c[1], m, nv, sum);
     }
+    close_ahead(next, soon);
     finish_sums(look ? 0 : place_of_three(g), nv, sum, t);
 }
 
@@ -224,15 +236,17 @@ KVFI_INLINE void sum_up(const panel *p, int bits, int look, const uint8_t *entry
     const __m256i in_place = _mm256_set1_epi8((char)(((1 << width) - 1) << shift_of_codes));
     const lookup x = open_lookup(look, entry);
     const quad *m = r->m;
+    ahead soon = open_ahead(next, r);
     __m256i sum[VECTORS][2], shift[3];
     clear_sums(nv, sum);
     start_shifts(bits, g, r->q0, shift);
     for (int q = r->q0; q < r->q0 + r->nq; q++, m++) {
-        fetch_ahead(bits, next);
+        fetch_ahead(bits, &soon);
         dot(product_bytes(p, bits, look, &x, g, q, 0, in_place, shift),
             product_bytes(p, bits, look, &x, g, q, 1, in_place, shift), m, nv, sum);
         next_shifts(bits, shift);
     }
+    close_ahead(next, soon);
     finish_sums(plain ? shift_of_codes : 0, nv, sum, t);
 }
 
