@@ -90,6 +90,7 @@ typedef struct kvf_part {
     size_t book_stride; /* ... floats from one head's centroids to the next, 0: all heads share them */
     const uint8_t
         *entries; /* ... the same as bytes, [sub][256]: (entry - 128) * unit; NULL: they are no bytes (codec/shared/entries.h) */
+    const float *units;   /* ... beside entries: `unit` of each head's, where every head has its own */
     kvf_matrix matrix[2]; /* KVF_KIND_SUM */
     int32_t n_matrices;
     int32_t n_out;          /* outlier channels of a record, 0: none are told apart */

@@ -244,6 +244,8 @@ static int take_books(kvf_llama_calibration *c)
             ne[3] != 1)
             return fail(c, KVF_E_DAMAGED, "'%s': '%s' has the wrong shape or place", c->path, name);
         b->heads = (int32_t)ne[2], b->centroids = data_of(c, i);
+        if (l->n_codebooks == KVF_CODEBOOKS_MOST)
+            return fail(c, KVF_E_DAMAGED, "'%s', layer %d: more than %d codebooks", c->path, il, KVF_CODEBOOKS_MOST);
         if (!l->n_codebooks++) l->codebooks = b;
         last = il, n++;
     }
@@ -279,10 +281,10 @@ static int read_layers(kvf_llama_calibration *c)
         kvf_calibrated_layer *l = &c->layers[il];
         *l = (kvf_calibrated_layer){.size = sizeof *l, .kv_heads = heads[il], .k_dim = k_dim[il], .v_dim = v_dim[il]};
         rc = check_sizes(c, il);
-#define X(field, least, least_too)                                                                                               \
+#define TAKE_ARRAY(field, least, least_too)                                                                                      \
     if (!rc) rc = take(c, il, #field, least, least_too, &l->field);
-#include "../../src/calib/fields.def"
-#undef X
+        KVF_CALIBRATED_ARRAYS(TAKE_ARRAY)
+#undef TAKE_ARRAY
         if (!rc) rc = take_moment(c, il, &l->q_moment);
     }
     for (int64_t i = 0; i < gguf_get_n_tensors(c->gguf) && !rc; i++) rc = check_heads(c, i);
@@ -323,7 +325,7 @@ static int load(kvf_llama_calibration *c, const struct llama_model *model, const
     if (!rc) rc = check_sum(c);
     if (rc) return rc;
     const struct gguf_init_params params = {.no_alloc = true};
-    c->gguf = gguf_init_from_file(c->path, params);
+    c->gguf = gguf_init_from_buffer(c->bytes, c->size, params); /* the very bytes that were checked */
     if (!c->gguf) return fail(c, KVF_E_DAMAGED, "'%s' is damaged: its header cannot be read", c->path);
     read_info(c);
     rc = read_layers(c);

@@ -383,7 +383,6 @@ static int setup_entries(kvfi_geometry *g, const kvf_allocator *a, char *error, 
         const size_t bytes = kvfi_entries_bytes(part, g->stores[i / 2].kv_heads);
         if (!bytes) continue;
         kvfi_entries_fill(part, g->stores[i / 2].kv_heads, g->entries + at);
-        part->entries = g->entries + at;
         at += bytes;
     }
     return KVF_OK;
@@ -394,13 +393,23 @@ static size_t feedback_floats(const kvfi_store *s)
     return s->k.fed ? (size_t)s->kv_heads * kvfi_feedback_floats(s->k.dim, s->k.sub) : 0;
 }
 
-static void fill_feedback(kvfi_store *s, double *work, float *at)
+static int fill_feedback(kvfi_store *s, double *work, float *at, char *error, size_t error_size)
 {
+    const kvf_calibrated_layer *c = s->calibrated;
     const size_t dim = (size_t)s->k.dim;
+    int rc = KVF_OK;
     s->k.feedback = at, s->k.feedback_stride = kvfi_feedback_floats(s->k.dim, s->k.sub);
-    for (size_t h = 0; h < (size_t)s->kv_heads; h++)
-        kvfi_feedback_fill(s->calibrated->q_moment + h * dim * dim, s->calibrated->k_lambda + h * dim, s->k.dim, s->k.sub, work,
-                           at + h * s->k.feedback_stride);
+    for (size_t h = 0; h < (size_t)s->kv_heads && !rc; h++) {
+        rc = kvfi_feedback_fill(c->q_moment + h * dim * dim, c->k_lambda + h * dim, s->k.dim, s->k.sub, work,
+                                at + h * s->k.feedback_stride);
+        if (rc)
+            kvfi_sentence(
+                error, error_size,
+                "calibration, layer %d: q_moment of head %d is not the mean of q q^T of any queries: it must be symmetric "
+                "and have no negative eigenvalue",
+                (int)s->layer, (int)h);
+    }
+    return rc;
 }
 
 /* Error feedback of keys, of the stores whose codec takes it. */
@@ -418,12 +427,13 @@ static int setup_feedback(kvfi_geometry *g, const kvf_allocator *a, char *error,
     double *work = kvfi_alloc(a, largest * largest * sizeof *work);
     if (!g->feedback || !work)
         kvfi_sentence(error, error_size, "out of memory for error feedback of %zu bytes", g->feedback_bytes);
-    for (int i = 0; g->feedback && work && i < g->n_stores; i++) {
-        if (g->stores[i].k.fed) fill_feedback(&g->stores[i], work, g->feedback + at);
+    int rc = g->feedback && work ? KVF_OK : KVF_E_NOMEM;
+    for (int i = 0; i < g->n_stores && !rc; i++) {
+        if (g->stores[i].k.fed) rc = fill_feedback(&g->stores[i], work, g->feedback + at, error, error_size);
         at += feedback_floats(&g->stores[i]);
     }
     kvfi_release(a, work, largest * largest * sizeof *work);
-    return g->feedback && work ? KVF_OK : KVF_E_NOMEM;
+    return rc;
 }
 
 /* Where estimates lie: sums with the sequence, finished tables in sets that sequences share. */

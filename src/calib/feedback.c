@@ -35,15 +35,17 @@ static double turned_moment(const float *moment, const float *lambda, int32_t di
     return trace / (double)n;
 }
 
-/* S = L' D L from the last row on; row i of L takes the place of row i of s up to the diagonal. */
-static void factor(double *s, size_t n)
+/* S = L' D L from the last row on; row i of L takes the place of row i of s up to the diagonal. 0: an element of D is below `least`. */
+static int factor(double *s, size_t n, double least)
 {
     for (size_t i = n; i-- > 0;) {
         const double d = s[i * n + i];
+        if (!(d >= least)) return 0;
         for (size_t j = 0; j < i; j++) s[i * n + j] /= d;
         for (size_t j = 0; j < i; j++)
             for (size_t k = 0; k <= j; k++) s[j * n + k] -= d * s[i * n + j] * s[i * n + k];
     }
+    return 1;
 }
 
 /* e_i + sum over j < i of L_ij e_j = 0 for the channels i of a sub-vector, solved so that its rows R depend on earlier sub-vectors alone. */
@@ -64,19 +66,33 @@ static void in_terms_of_left(double *s, size_t n, size_t sub)
             for (size_t k = (j / sub + 1) * sub; k < i / sub * sub; k++) s[i * n + j] -= s[i * n + k] * s[k * n + j];
 }
 
-void kvfi_feedback_fill(const float *moment, const float *lambda, int32_t dim, int32_t sub, double *work, float *factors)
+/* Mean of f32 products: q_ij and q_ji are the same number, and |q_ij| cannot exceed the mean of both squares. */
+static int is_symmetric(const float *moment, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < i; j++)
+            if (fabs((double)moment[i * n + j] - (double)moment[j * n + i]) >
+                1e-5 * ((double)moment[i * n + i] + (double)moment[j * n + j]))
+                return 0;
+    return 1;
+}
+
+int kvfi_feedback_fill(const float *moment, const float *lambda, int32_t dim, int32_t sub, double *work, float *factors)
 {
     const size_t n = (size_t)dim, width = (size_t)sub;
+    if (!is_symmetric(moment, n)) return KVF_E_ARG;
     const double mean = turned_moment(moment, lambda, dim, work);
+    if (mean < 0) return KVF_E_ARG;
     if (!(mean > 0)) {
         memset(factors, 0, kvfi_feedback_floats(dim, sub) * sizeof *factors);
-        return;
+        return KVF_OK;
     }
     for (size_t i = 0; i < n; i++) work[i * n + i] += DAMPING * mean;
-    factor(work, n);
+    if (!factor(work, n, 0.99 * DAMPING * mean)) return KVF_E_ARG; /* less is left of what was added */
     solve_inside(work, n, width);
     in_terms_of_left(work, n, width);
     for (size_t first = 0; first < n; first += width)
         for (size_t j = first; j < first + width; j++)
             for (size_t i = first + width; i < n; i++) *factors++ = (float)work[i * n + j];
+    return KVF_OK;
 }

@@ -21,8 +21,9 @@ static inline size_t kvfi_feedback_floats(int32_t dim, int32_t sub)
 
 /* Those factors from moment[dim][dim], the mean of q q' before the key stages, symmetric; lambda[dim] multiplies queries; both are turned by
  * the Hadamard transform of rot=h. A quarter of the mean eigenvalue is added to all of them: a text shows no more than some directions of
- * the queries, and keys moved far leave the centroids. work[dim * dim]. All zeros where the moment is. Exact: the same bits on every target. */
-void kvfi_feedback_fill(const float *moment, const float *lambda, int32_t dim, int32_t sub, double *work, float *factors);
+ * the queries, and keys moved far leave the centroids. work[dim * dim]. All zeros where the moment is. Exact: the same bits on every target.
+ * KVF_E_ARG: the moment is none, which is symmetric and has no negative eigenvalues (but for rounding); factors are undefined then. */
+int kvfi_feedback_fill(const float *moment, const float *lambda, int32_t dim, int32_t sub, double *work, float *factors);
 
 /* Adds the share of left[n_tokens][sub], what coding left of sub-vector m of x[n_tokens][dim], to the channels behind it. */
 void kvfi_feedback_add(const float *factors, int32_t dim, int32_t sub, int32_t m, const float *left, int32_t n_tokens, float *x);

@@ -9,6 +9,7 @@
 #include "kvfold_calibration.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { DIM_MOST = 1024 };
@@ -20,6 +21,8 @@ typedef struct learner {
     int32_t n_pairs, head;
     double mean[DIM_MOST]; /* of the head's keys before RoPE */
     double *work;          /* [k_dim^2 + 2 k_dim] */
+    uint64_t *order;       /* [n] segment << 32 | sample, ascending */
+    int32_t segments;      /* different ones */
     char *error;
     size_t error_size;
 } learner;
@@ -64,21 +67,42 @@ static size_t work_doubles(const kvf_samples *s)
     return (size_t)s->k_dim * (size_t)s->k_dim + 2 * (size_t)s->k_dim;
 }
 
-static int open(learner *l, const kvf_samples *s, const kvf_allocator *a, char *error, size_t error_size)
+static int compare(const void *a, const void *b)
 {
-    *l = (learner){.s = s, .error = error, .error_size = error_size};
-    l->n_pairs = s->rope_style == KVF_ROPE_UNKNOWN ? 0 : s->rope_dims / 2;
-    l->pairs = kvfi_alloc_zero(a, ((size_t)l->n_pairs + 1) * sizeof *l->pairs);
-    l->work = kvfi_alloc(a, work_doubles(s) * sizeof *l->work);
-    CHECK(l->pairs && l->work, KVF_E_NOMEM, "calibrate: out of memory");
-    if (l->n_pairs) kvfi_pairs_init(l->pairs, s->rope_dims, s->rope_style, s->rope_freq);
-    return KVF_OK;
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void sort_samples(learner *l)
+{
+    for (int64_t i = 0; i < l->s->n; i++) l->order[i] = (uint64_t)(l->s->pos[i] / KVFI_SEGMENT) << 32 | (uint64_t)i;
+    qsort(l->order, (size_t)l->s->n, sizeof *l->order, compare);
+    for (int64_t i = 0; i < l->s->n; i++) l->segments += !i || l->order[i] >> 32 != l->order[i - 1] >> 32;
 }
 
 static void close(learner *l, const kvf_allocator *a)
 {
     kvfi_release(a, l->pairs, ((size_t)l->n_pairs + 1) * sizeof *l->pairs);
     kvfi_release(a, l->work, work_doubles(l->s) * sizeof *l->work);
+    kvfi_release(a, l->order, (size_t)l->s->n * sizeof *l->order);
+}
+
+/* There is nothing to close after a failure. */
+static int open(learner *l, const kvf_samples *s, const kvf_allocator *a, char *error, size_t error_size)
+{
+    *l = (learner){.s = s, .error = error, .error_size = error_size};
+    l->n_pairs = s->rope_style == KVF_ROPE_UNKNOWN ? 0 : s->rope_dims / 2;
+    l->pairs = kvfi_alloc_zero(a, ((size_t)l->n_pairs + 1) * sizeof *l->pairs);
+    l->work = kvfi_alloc(a, work_doubles(s) * sizeof *l->work);
+    l->order = kvfi_alloc(a, (size_t)s->n * sizeof *l->order);
+    if (!l->pairs || !l->work || !l->order) {
+        close(l, a);
+        kvfi_sentence(error, error_size, "calibrate: out of memory");
+        return KVF_E_NOMEM;
+    }
+    sort_samples(l);
+    if (l->n_pairs) kvfi_pairs_init(l->pairs, s->rope_dims, s->rope_style, s->rope_freq);
+    return KVF_OK;
 }
 
 static const float *key(const learner *l, int64_t i)
@@ -133,31 +157,41 @@ static void first_centre(const learner *l, double *centre)
     kvfi_known_table(&known, centre, scale);
 }
 
-static int32_t last_segment(const kvf_samples *s)
+/* Samples in the order of their segments, with the centre of each. */
+typedef struct tour {
+    double centre[DIM_MOST];
+    int64_t segment, i;
+} tour;
+
+static void begin_tour(const learner *l, tour *t)
 {
-    int32_t last = 0;
-    for (int64_t i = 0; i < s->n; i++)
-        if (s->pos[i] / KVFI_SEGMENT > last) last = s->pos[i] / KVFI_SEGMENT;
-    return last;
+    first_centre(l, t->centre);
+    t->segment = 0, t->i = 0;
+}
+
+/* The next sample; its segment's centre is t->centre then. */
+static int64_t next_sample(const learner *l, tour *t)
+{
+    const uint64_t at = l->order[t->i++];
+    const int64_t segment = (int64_t)(at >> 32);
+    if (segment != t->segment) kvfi_turn(t->centre, l->pairs, l->n_pairs, segment - t->segment);
+    t->segment = segment;
+    return (int64_t)(uint32_t)at;
 }
 
 /* Mean square and largest magnitude of keys less the centre of their segment. */
 static void spread(const learner *l, double *square, double *largest)
 {
-    double centre[DIM_MOST];
-    const int32_t dim = l->s->k_dim, last = last_segment(l->s);
+    tour t;
     memset(square, 0, DIM_MOST * sizeof *square), memset(largest, 0, DIM_MOST * sizeof *largest);
-    first_centre(l, centre);
-    for (int32_t segment = 0; segment <= last; segment++) {
-        for (int64_t i = 0; i < l->s->n; i++) {
-            if (l->s->pos[i] / KVFI_SEGMENT != segment) continue;
-            for (int32_t d = 0; d < dim; d++) {
-                const double x = (double)key(l, i)[d] - (double)(float)centre[d];
-                square[d] += x * x / (double)l->s->n;
-                if (fabs(x) > largest[d]) largest[d] = fabs(x);
-            }
+    begin_tour(l, &t);
+    while (t.i < l->s->n) {
+        const float *k = key(l, next_sample(l, &t));
+        for (int32_t d = 0; d < l->s->k_dim; d++) {
+            const double x = (double)k[d] - (double)(float)t.centre[d];
+            square[d] += x * x / (double)l->s->n;
+            if (fabs(x) > largest[d]) largest[d] = fabs(x);
         }
-        kvfi_turn(centre, l->pairs, l->n_pairs, 1);
     }
 }
 
@@ -248,61 +282,70 @@ int kvf_calibrate_layer(const kvf_samples *s, kvf_learnt *out, char *error, size
     if (rc) return rc;
     CHECK(out && out->size == sizeof *out, KVF_E_VERSION, "calibrate: size of the results is not %u", (unsigned)sizeof *out);
     rc = open(&l, s, &a, error, error_size);
-    for (l.head = 0; l.head < s->kv_heads && !rc; l.head++) {
+    if (rc) return rc;
+    for (l.head = 0; l.head < s->kv_heads; l.head++) {
         learn_keys(&l, out, &unrotated, &plain);
         learn_queries(&l, out);
     }
     /* as the estimates of a prompt: where there is hardly a mean both are noise of equal size */
     out->turns = s->rope_style != KVF_ROPE_UNKNOWN && unrotated >= 0.9 * plain;
     close(&l, &a);
-    return rc;
+    return KVF_OK;
 }
 
 /* ---- codebooks --------------------------------------------------------------------------------------------------------------- */
-
-/* The rows of one head by segments, and what each of those is centred on. */
-static int32_t gather_sets(const learner *l, const float *x, int32_t dim, const float *lambda, int centred, float *rows,
-                           float *centres, kvfi_training_rows *sets)
-{
-    double centre[DIM_MOST] = {0};
-    const int32_t last = last_segment(l->s);
-    int32_t n_sets = 0;
-    if (centred) first_centre(l, centre);
-    for (int32_t segment = 0; segment <= last; segment++) {
-        kvfi_training_rows *set = &sets[n_sets];
-        float *c = centres + (size_t)segment * (size_t)dim;
-        *set = (kvfi_training_rows){.x = rows, .centre = centred ? c : NULL, .lambda = lambda};
-        for (int64_t i = 0; i < l->s->n; i++) {
-            if (l->s->pos[i] / KVFI_SEGMENT != segment) continue;
-            memcpy(rows, x + (size_t)i * (size_t)dim, (size_t)dim * sizeof *rows);
-            rows += dim, set->n++;
-        }
-        for (int32_t d = 0; d < dim && centred; d++) c[d] = (float)centre[d];
-        kvfi_turn(centre, l->pairs, centred ? l->n_pairs : 0, 1);
-        n_sets += set->n > 0;
-    }
-    return n_sets;
-}
 
 typedef struct training {
     const kvf_codebook *book;
     const float *k_mean, *k_lambda;
     uint64_t seed;
-    int32_t segments;
-    float *rows, *centres;    /* [kv_heads][n][dim], [kv_heads][segments][dim] */
+    float *rows, *centres;    /* [kv_heads][n][dim]; of keys [kv_heads][segments][dim] */
     kvfi_training_rows *sets; /* [kv_heads * segments] */
 } training;
 
-/* Sets of head `head`, added at sets[n]. */
+/* Keys of the head by segments, each with its centre, from set n on; returns how many sets there are then. */
+static int32_t add_keys(learner *l, const training *t, int32_t n)
+{
+    const size_t dim = (size_t)l->s->k_dim, at = (size_t)l->head * dim;
+    float *rows = t->rows + at * (size_t)l->s->n, *centre = t->centres + at * (size_t)l->segments;
+    const float *lambda = t->k_lambda ? t->k_lambda + at : NULL;
+    tour walk;
+    int64_t segment = -1;
+    begin_tour(l, &walk);
+    while (walk.i < l->s->n) {
+        const float *k = key(l, next_sample(l, &walk));
+        if (walk.segment != segment) {
+            for (size_t d = 0; d < dim; d++) centre[d] = (float)walk.centre[d];
+            t->sets[n++] = (kvfi_training_rows){.x = rows, .centre = centre, .lambda = lambda};
+            centre += dim, segment = walk.segment;
+        }
+        memcpy(rows, k, dim * sizeof *rows);
+        rows += dim, t->sets[n - 1].n++;
+    }
+    return n;
+}
+
+/* Values need no order. */
+static int32_t add_values(const learner *l, const training *t, int32_t n)
+{
+    const size_t rows = (size_t)l->head * (size_t)l->s->n;
+    t->sets[n] = (kvfi_training_rows){.x = l->s->v + rows * (size_t)l->s->v_dim, .n = l->s->n};
+    return n + 1;
+}
+
+/* Keys that turn in an unknown way are centred on what they are on average, as the cache does it by blocks. */
 static int32_t add_head(learner *l, const training *t, int32_t head, int32_t n)
 {
-    const int keys = t->book->side == KVF_K;
-    const int32_t dim = keys ? l->s->k_dim : l->s->v_dim;
-    const size_t at = (size_t)head * (size_t)dim, block = (size_t)head * (size_t)l->s->n * (size_t)dim;
+    double unused[2] = {0};
     l->head = head;
-    for (int32_t d = 0; d < dim && keys; d++) l->mean[d] = t->k_mean ? (double)t->k_mean[at + (size_t)d] : 0;
-    return n + gather_sets(l, (keys ? l->s->k : l->s->v) + block, dim, keys && t->k_lambda ? t->k_lambda + at : NULL, keys,
-                           t->rows + block, t->centres + at * (size_t)t->segments, t->sets + n);
+    if (t->book->side == KVF_V) return add_values(l, t, n);
+    if (!t->k_mean && l->s->rope_style == KVF_ROPE_UNKNOWN) {
+        find_mean(l, &unused[0], &unused[1]);
+    } else {
+        for (int32_t d = 0; d < l->s->k_dim; d++)
+            l->mean[d] = t->k_mean ? (double)t->k_mean[(size_t)head * (size_t)l->s->k_dim + (size_t)d] : 0;
+    }
+    return add_keys(l, t, n);
 }
 
 static int train(learner *l, const training *t, float *centroids, const kvf_allocator *a)
@@ -319,7 +362,23 @@ static int train(learner *l, const training *t, float *centroids, const kvf_allo
         rc = kvfi_train_codebook((kvf_side)b->side, dim, b->sub, b->bits, t->sets, n,
                                  t->seed + (uint64_t)(b->heads > 1 ? head : 0), to, a);
     }
+    if (rc)
+        kvfi_sentence(l->error, l->error_size, "calibrate: codebook of %d channels x %d bits for %s: %s", (int)b->sub,
+                      (int)b->bits, b->side == KVF_K ? "keys" : "values",
+                      rc == KVF_E_NONFINITE ? "a number is not finite, or above 1e18 once centred and divided by lambda"
+                                            : kvf_strerror(rc));
     return rc;
+}
+
+/* What is known of keys, head by head: finite, and above `least`. */
+static int check_known(const kvf_samples *s, const float *x, const char *what, double least, char *error, size_t error_size)
+{
+    const size_t dim = (size_t)s->k_dim;
+    for (size_t i = 0; x && i < (size_t)s->kv_heads * dim; i++)
+        CHECK(isfinite(x[i]) && (double)x[i] > least, isfinite(x[i]) ? KVF_E_ARG : KVF_E_NONFINITE,
+              "calibrate: %s of head %d is %g at channel %d; it must be finite%s", what, (int)(i / dim), (double)x[i],
+              (int)(i % dim), least == 0 ? " and above 0" : "");
+    return KVF_OK;
 }
 
 static int check_book(const kvf_samples *s, const kvf_codebook *b, const float *centroids, char *error, size_t error_size)
@@ -327,6 +386,9 @@ static int check_book(const kvf_samples *s, const kvf_codebook *b, const float *
     CHECK(b && centroids && (b->side == KVF_K || b->side == KVF_V) && (b->sub == 2 || b->sub == 4 || b->sub == 8) &&
               b->bits >= 1 && b->bits <= 12 && (b->heads == 1 || b->heads == s->kv_heads),
           KVF_E_ARG, "calibrate: a codebook has a side, 2, 4 or 8 channels, 1 to 12 bits, and 1 or %d heads", (int)s->kv_heads);
+    const int32_t dim = b->side == KVF_K ? s->k_dim : s->v_dim;
+    CHECK(dim % b->sub == 0, KVF_E_UNSUPPORTED, "calibrate: heads of %d channels cannot be cut into sub-vectors of %d", (int)dim,
+          (int)b->sub);
     return KVF_OK;
 }
 
@@ -337,15 +399,17 @@ int kvf_calibrate_codebook(const kvf_samples *s, const kvf_codebook *book, const
     learner l;
     int rc = check(s, error, error_size);
     if (!rc) rc = check_book(s, book, centroids, error, error_size);
+    if (!rc && book->side == KVF_K) rc = check_known(s, k_mean, "k_mean", -HUGE_VAL, error, error_size);
+    if (!rc && book->side == KVF_K) rc = check_known(s, k_lambda, "k_lambda", 0, error, error_size);
+    if (!rc) rc = open(&l, s, &a, error, error_size);
     if (rc) return rc;
-    training t = {.book = book, .k_mean = k_mean, .k_lambda = k_lambda, .seed = seed, .segments = last_segment(s) + 1};
-    const size_t heads = (size_t)s->kv_heads, dim = (size_t)(book->side == KVF_K ? s->k_dim : s->v_dim);
-    const size_t row_bytes = heads * (size_t)s->n * dim * sizeof(float),
-                 centre_bytes = heads * (size_t)t.segments * dim * sizeof(float),
-                 set_bytes = (heads * (size_t)t.segments + 1) * sizeof *t.sets;
-    rc = open(&l, s, &a, error, error_size);
+    training t = {.book = book, .k_mean = k_mean, .k_lambda = k_lambda, .seed = seed};
+    const size_t heads = (size_t)s->kv_heads, keys = book->side == KVF_K ? heads * (size_t)s->k_dim : 0;
+    const size_t row_bytes = keys * (size_t)s->n * sizeof(float), centre_bytes = keys * (size_t)l.segments * sizeof(float),
+                 set_bytes = heads * (size_t)l.segments * sizeof *t.sets;
     t.rows = kvfi_alloc(&a, row_bytes), t.centres = kvfi_alloc(&a, centre_bytes), t.sets = kvfi_alloc(&a, set_bytes);
-    if (!rc && (!t.rows || !t.centres || !t.sets)) kvfi_sentence(error, error_size, "calibrate: out of memory"), rc = KVF_E_NOMEM;
+    if ((keys && (!t.rows || !t.centres)) || !t.sets)
+        kvfi_sentence(error, error_size, "calibrate: out of memory"), rc = KVF_E_NOMEM;
     if (!rc) rc = train(&l, &t, centroids, &a);
     kvfi_release(&a, t.rows, row_bytes), kvfi_release(&a, t.centres, centre_bytes), kvfi_release(&a, t.sets, set_bytes);
     close(&l, &a);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * What exists: version, error texts, codecs, presets. */
+#include "calib/calibration.h"
 #include "codec/codec.h"
 
 #include <string.h>
@@ -40,7 +41,8 @@ int kvf_spec_check_calibrated(const char *spec, kvf_side side, int32_t head_dim,
                               kvf_spec_info *info, char *error, size_t error_size)
 {
     kvf_part part;
-    int rc = kvfi_part_setup_calibrated(spec, side, head_dim, known, &part, error, error_size);
+    int rc = kvfi_known_check(known, error, error_size);
+    if (!rc) rc = kvfi_part_setup_calibrated(spec, side, head_dim, known, &part, error, error_size);
     if (rc || !info) return rc;
     memcpy(info->canonical, part.canonical, sizeof info->canonical);
     info->bits_code = kvfi_part_bits(&part);

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * One record alone: as the cache encodes it, and back. */
+#include "calib/calibration.h"
+#include "calib/feedback.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
 #include "codec/shared/part.h"
@@ -21,8 +23,10 @@ typedef struct subject {
 static int setup(const subject *of, const void *x, const void *record, kvf_part *part)
 {
     kvf_part shared;
-    int rc = kvfi_part_setup_calibrated(of->spec, of->side, of->dim, of->calibrated, &shared, NULL, 0);
+    int rc = kvfi_known_check(of->calibrated, NULL, 0);
+    if (!rc) rc = kvfi_part_setup_calibrated(of->spec, of->side, of->dim, of->calibrated, &shared, NULL, 0);
     if (rc) return rc;
+    if (shared.fed && !(of->calibrated && of->calibrated->q_moment && of->calibrated->k_lambda)) return KVF_E_UNSUPPORTED;
     if (shared.kind == KVF_KIND_VECTOR && !shared.book) return KVF_E_UNSUPPORTED;
     if (of->head < 0 || (of->calibrated && of->head >= of->calibrated->kv_heads)) return KVF_E_ARG;
     *part = *kvfi_part_of(&shared, of->head, &(kvf_part){0});
@@ -42,9 +46,26 @@ static int make_matrix(kvf_part *part)
     return work && matrix ? KVF_OK : KVF_E_NOMEM;
 }
 
-static void free_matrix(kvf_part *part)
+/* Error feedback of the head, where the codec takes it. */
+static int make_feedback(const subject *of, kvf_part *part)
+{
+    const size_t dim = (size_t)part->dim, at = (size_t)of->head * dim;
+    if (!part->fed) return KVF_OK;
+    double *work = malloc(dim * dim * sizeof *work);
+    float *factors = malloc((kvfi_feedback_floats(part->dim, part->sub) + 1) * sizeof *factors);
+    int rc = work && factors ? KVF_OK : KVF_E_NOMEM;
+    if (!rc)
+        rc = kvfi_feedback_fill(of->calibrated->q_moment + at * dim, of->calibrated->k_lambda + at, part->dim, part->sub, work,
+                                factors);
+    free(work);
+    part->feedback = factors;
+    return rc;
+}
+
+static void free_made(kvf_part *part)
 {
     free((void *)(uintptr_t)part->rot.matrix);
+    free((void *)(uintptr_t)part->feedback);
 }
 
 static int encode(const subject *of, const float *x, void *record)
@@ -57,11 +78,12 @@ static int encode(const subject *of, const float *x, void *record)
         if (!isfinite(x[i])) return KVF_E_NONFINITE;
     float *rows = malloc(KVF_BLOCK * (size_t)part.dim_pad * sizeof *rows);
     rc = rows ? make_matrix(&part) : KVF_E_NOMEM;
+    if (!rc) rc = make_feedback(of, &part);
     kvfi_kernels kernels;
     if (!kvfi_kernels_select(NULL, &kernels, NULL, 0)) part.kernels = &kernels;
     for (size_t i = 0; !rc && i < n; i++) rows[i] = kvfi_half_to_float(kvfi_half_saturated(x[i]));
     if (!rc) part.codec->encode(&part, rows, record);
-    free(rows), free_matrix(&part);
+    free(rows), free_made(&part);
     return rc;
 }
 
@@ -82,7 +104,7 @@ static int decode(const subject *of, const void *record, float *x)
         kvfi_rotate_back(&part.rot, k.hadamard, row, 0, 1);
         memcpy(x + t * of->dim, row, (size_t)of->dim * sizeof *x);
     }
-    free(tile), free(row), free_matrix(&part);
+    free(tile), free(row), free_made(&part);
     return rc;
 }
 

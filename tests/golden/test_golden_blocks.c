@@ -34,7 +34,13 @@ enum { DIMS = sizeof dims / sizeof *dims };
 static const struct {
     const char *spec;
     unsigned sides;
-} more[] = {{"turbo7", 3}, {"rvq5", 3}, {"uni4:rot=haar", 3}, {"uni4:centre=block", 1}, {"turbo2:norm=n3", 3}};
+} more[] = {{"turbo7", 3},
+            {"rvq5", 3},
+            {"uni4:rot=haar", 3},
+            {"uni4:centre=block", 1},
+            {"turbo2:norm=n3", 3},
+            {"vecinfer2:feedback=query", 1},
+            {"vecinfer1:feedback=query", 1}};
 
 static void each_spec(void (*f)(const char *, kvf_side, void *), void *user)
 {

@@ -350,6 +350,8 @@ static void test_attention(void **state)
     histories("vecinfer1", "vecinfer1.5", 8, 2, 256, 0, 200);
     histories("vecinfer:sub=2,bits=5", "vecinfer:sub=2,bits=5", 4, 1, 96, 64, 200);
     histories("vecinfer2:per=head", "vecinfer2:per=head", 12, 4, 128, 0, 200);
+    histories("vecinfer2", "vecinfer2", 4, 4, 64, 0, 200); /* every query head reads a KV head of its own */
+    histories("vecinfer2:per=head", "vecinfer1", 14, 2, 64, 0, 200);
 }
 
 static void test_refusals(void **state)

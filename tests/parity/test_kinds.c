@@ -329,7 +329,7 @@ static void check_product(const kvfi_kernels *scalar, const kvfi_kernels *fast, 
             for (int i = 0; i < sub << bits; i++) book[i] = (float)ci_gauss(&seed);
             if (round % 2) kvfi_round_to_entries(book, (size_t)sub << bits);
             uint8_t *entries = ci_alloc(kvfi_entries_bytes(&part, 1) + 64);
-            if (kvfi_entries_bytes(&part, 1)) kvfi_entries_fill(&part, 1, entries), part.entries = entries;
+            if (kvfi_entries_bytes(&part, 1)) kvfi_entries_fill(&part, 1, entries);
             assert_true(!part.entries == (bits != 8 || sub == 2 || round % 2 == 0));
             px_at("%s: product codes, %d channels x %d bits, %s, %d channels", fast->name, sub, bits, side ? "values" : "keys",
                   ci_dims[d]);

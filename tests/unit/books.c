@@ -29,8 +29,26 @@ const kvf_calibrated_layer *tb_layer(void)
     return &layer;
 }
 
+/* What head 1 asks of keys of `dim` channels: queries near one direction, in halves, so that all sums are exact. */
+static int encode_fed(const char *spec, kvf_side side, int32_t dim, const float *x, void *record)
+{
+    const size_t n = (size_t)dim;
+    kvf_calibrated_layer layer = *tb_layer();
+    float *moment = calloc(2 * n * n, sizeof *moment), *lambda = calloc(2 * n, sizeof *lambda);
+    for (size_t i = 0; i < n; i++) {
+        lambda[n + i] = 1 + (float)(i % 5) / 4;
+        for (size_t j = 0; j < n; j++)
+            moment[n * n + i * n + j] = (float)(ts_mix(i) % 9) / 2 * ((float)(ts_mix(j) % 9) / 2) + (i == j ? 2.0f : 0.0f);
+    }
+    layer.q_moment = moment, layer.k_lambda = lambda;
+    const int rc = kvf_op_encode_calibrated(spec, side, dim, &layer, 1, x, record);
+    free(moment), free(lambda);
+    return rc;
+}
+
 int tb_encode(const char *spec, kvf_side side, int32_t dim, const float *x, void *record)
 {
+    if (strstr(spec, "feedback=query")) return encode_fed(spec, side, dim, x, record);
     return kvf_op_encode_calibrated(spec, side, dim, tb_layer(), 1, x, record);
 }
 

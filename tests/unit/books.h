@@ -13,7 +13,7 @@ enum { TB_HEADS = 8, TB_BOOKS = 20 };
 /* Static; TB_HEADS KV heads. Keys and values have tables of their own; centroids are normal, deviation 1. */
 const kvf_calibrated_layer *tb_layer(void);
 
-/* kvf_op_encode and kvf_op_decode for head 1 of that layer. */
+/* kvf_op_encode and kvf_op_decode for head 1 of that layer; a spec with feedback=query finds moments of queries there. */
 int tb_encode(const char *spec, kvf_side side, int32_t dim, const float *x, void *record);
 int tb_decode(const char *spec, kvf_side side, int32_t dim, const void *record, float *x);
 

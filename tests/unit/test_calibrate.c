@@ -334,6 +334,75 @@ static void test_codebooks_hold_what_there_is(void **state)
     free(l);
 }
 
+/* Keys whose rotation is not known are coded less the mean of their block, so books are trained on keys less their mean: a mean that is
+ * given by hand makes the same book. Where rotation is known, none given is none taken off. */
+static void test_books_where_rotation_is_unknown(void **state)
+{
+    static float by_hand[256][4], alone[256][4], plain[256][4];
+    (void)state;
+    layer *l = make_layer();
+    for (int h = 0; h < HEADS; h++)
+        for (int i = 0; i < N; i++)
+            for (int d = 0; d < DIM; d++) l->k[h][i][d] += (float)(10 + d % 3);
+    l->s.rope_style = KVF_ROPE_UNKNOWN;
+    learn(l);
+    assert_int_equal(l->out.turns, 0);
+    const kvf_codebook b = {.side = KVF_K, .sub = 4, .bits = 8, .heads = 1};
+    ts_ok(kvf_calibrate_codebook(&l->s, &b, l->k_mean[0], l->lambda[0], 1, by_hand[0], l->error, sizeof l->error));
+    ts_ok(kvf_calibrate_codebook(&l->s, &b, NULL, l->lambda[0], 1, alone[0], l->error, sizeof l->error));
+    double mean = 0;
+    for (int c = 0; c < 256; c++)
+        for (int d = 0; d < 4; d++) {
+            assert_true(fabsf(by_hand[c][d] - alone[c][d]) < 0.02f);
+            mean += (double)alone[c][d] / 1024;
+        }
+    assert_true(fabs(mean) < 0.3);
+    l->s.rope_style = KVF_ROPE_NEOX;
+    ts_ok(kvf_calibrate_codebook(&l->s, &b, NULL, l->lambda[0], 1, plain[0], l->error, sizeof l->error));
+    assert_memory_not_equal(plain, alone, sizeof alone);
+    free(l);
+}
+
+/* What a book of keys needs is looked at by head and channel; every failure has a sentence. */
+static void test_books_refused(void **state)
+{
+    static float book[256][4];
+    (void)state;
+    layer *l = make_layer();
+    learn(l);
+    const kvf_codebook b = {.side = KVF_K, .sub = 4, .bits = 8, .heads = 1};
+    l->lambda[1][7] = 0;
+    assert_int_equal(kvf_calibrate_codebook(&l->s, &b, NULL, l->lambda[0], 1, book[0], l->error, sizeof l->error), KVF_E_ARG);
+    assert_string_equal(l->error, "calibrate: k_lambda of head 1 is 0 at channel 7; it must be finite and above 0");
+    l->lambda[1][7] = 1e-30f; /* divided by that, keys are beyond what k-means takes */
+    assert_int_equal(kvf_calibrate_codebook(&l->s, &b, NULL, l->lambda[0], 1, book[0], l->error, sizeof l->error),
+                     KVF_E_NONFINITE);
+    assert_non_null(strstr(l->error, "codebook of 4 channels x 8 bits for keys"));
+    l->k_mean[0][3] = NAN;
+    assert_int_equal(kvf_calibrate_codebook(&l->s, &b, l->k_mean[0], NULL, 1, book[0], l->error, sizeof l->error),
+                     KVF_E_NONFINITE);
+    assert_non_null(strstr(l->error, "k_mean of head 0 is nan at channel 3"));
+    free(l);
+}
+
+/* Positions far from 0 cost no more than near ones, and the segments between them no memory; a mean turns on as it should. */
+static void test_far_positions(void **state)
+{
+    (void)state;
+    layer *l = make_layer();
+    float near[HEADS][DIM];
+    learn(l);
+    memcpy(near, l->k_rms, sizeof near);
+    for (int i = 0; i < N; i++) l->pos[i] += 1 << 30;
+    const oracle_rope rope = {DIM, 1, l->freq};
+    for (int h = 0; h < HEADS; h++)
+        for (int i = 0; i < N; i++) make_row(l, &rope, h, i);
+    learn(l);
+    for (int h = 0; h < HEADS; h++)
+        for (int d = 0; d < DIM; d++) assert_true(fabsf(l->k_rms[h][d] - near[h][d]) < 0.2f * near[h][d]);
+    free(l);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -342,6 +411,9 @@ int main(void)
         cmocka_unit_test(test_rows_without_direction),
         cmocka_unit_test(test_moment_of_queries),
         cmocka_unit_test(test_mean_and_spreads),
+        cmocka_unit_test(test_books_where_rotation_is_unknown),
+        cmocka_unit_test(test_books_refused),
+        cmocka_unit_test(test_far_positions),
         cmocka_unit_test(test_direction_of_a_group),
         cmocka_unit_test(test_odd_inputs),
         cmocka_unit_test(test_refusals),

@@ -2,6 +2,11 @@
  * Calibration given to a cache: checked, refused by name, copied whole, counted. */
 #include "calibrated.h"
 #include "cache/cache.h"
+#include "codec/shared/entries.h"
+#include "codec/shared/part.h"
+#include "kvfold_calibration.h"
+
+#include <math.h>
 
 #include <math.h>
 #include <stdlib.h>
@@ -192,6 +197,80 @@ static void test_refused_by_name(void **state)
     }
 }
 
+/* A moment that cannot be one is found when factors are made of it. */
+static void test_false_moment(void **state)
+{
+    static float moment[2 * 64 * 64];
+    ts_model m;
+    kvf_cache *c = NULL;
+    (void)state;
+    model(&m);
+    coded_by_books(&m);
+    tc_calibration *t = tc_new(&m, 1);
+    for (int h = 0; h < 2; h++)
+        for (int i = 0; i < 64; i++) moment[h * 64 * 64 + i * 65] = h && i == 9 ? -5 : 1;
+    t->layers[0].q_moment = moment, m.params.calibration = &t->c;
+    assert_int_equal(ts_try(&m, &c), KVF_E_ARG);
+    assert_non_null(strstr(m.error, "layer 0: q_moment of head 1"));
+    assert_null(c);
+    tc_free(t);
+}
+
+/* Operations on one record look at what they are given as a cache does. */
+static void test_given_to_operations(void **state)
+{
+    ts_model m;
+    kvf_spec_info info;
+    static float x[64 * 64], moment[2 * 64 * 64];
+    static _Alignas(64) uint8_t plain[4096], fed[4096];
+    char error[200] = "";
+    (void)state;
+    model(&m);
+    tc_calibration *t = tc_new(&m, 1);
+    kvf_calibrated_layer *l = &t->layers[0];
+    for (int i = 0; i < 64 * 64; i++) x[i] = (float)((ts_mix((uint64_t)i) % 2001) / 500.0 - 2);
+    for (int i = 0; i < 64 * 64; i++) moment[64 * 64 + i] = 1 + (float)(i / 64 == i % 64); /* of head 1 */
+    l->q_moment = moment;
+    assert_int_equal(kvf_op_encode_calibrated("vecinfer2", KVF_K, 64, l, 1, x, fed), KVF_OK);
+    assert_int_equal(kvf_op_encode_calibrated("vecinfer2:feedback=none", KVF_K, 64, l, 1, x, plain), KVF_OK);
+    assert_memory_not_equal(fed, plain, 1024);
+    l->k_lambda = NULL;
+    assert_int_equal(kvf_op_encode_calibrated("vecinfer2", KVF_K, 64, l, 1, x, fed), KVF_E_UNSUPPORTED);
+    l->q_moment = NULL;
+    assert_int_equal(kvf_op_encode_calibrated("vecinfer2:feedback=query", KVF_K, 64, l, 1, x, fed), KVF_E_UNSUPPORTED);
+    l->codebooks = NULL;
+    assert_int_equal(kvf_op_encode_calibrated("vecinfer2", KVF_K, 64, l, 1, x, fed), KVF_E_ARG);
+    assert_int_equal(kvf_spec_check_calibrated("vecinfer2", KVF_K, 64, l, &info, error, sizeof error), KVF_E_ARG);
+    assert_string_equal(error, "calibration: n_codebooks is 2; allowed are 0 to 64, with an array");
+    l->codebooks = t->books[0], t->books[0][1].sub = 5;
+    assert_int_equal(kvf_spec_check_calibrated("vecinfer2", KVF_K, 64, l, &info, error, sizeof error), KVF_E_ARG);
+    assert_non_null(strstr(error, "codebook 1 has sub-vectors of 5"));
+    l->size = 3;
+    assert_int_equal(kvf_op_decode_calibrated("vecinfer2", KVF_K, 64, l, 1, plain, x), KVF_E_VERSION);
+    assert_int_equal(kvf_spec_check_calibrated("vecinfer2", KVF_K, 64, l, &info, error, sizeof error), KVF_E_VERSION);
+    tc_free(t);
+}
+
+/* Heads with books of their own have units of their own: each is whole multiples of its own power of two. */
+static void test_units_of_heads(void **state)
+{
+    enum { HEADS = 4, TABLE = 4 << 8 };
+    static float book[HEADS * TABLE];
+    static _Alignas(64) uint8_t entries[HEADS * TABLE + 64];
+    kvf_part part = {.kind = KVF_KIND_VECTOR, .side = KVF_V, .bits = 8, .sub = 4, .book = book, .book_stride = TABLE}, room;
+    (void)state;
+    for (int i = 0; i < HEADS * TABLE; i++) book[i] = (float)((int)(ts_mix((uint64_t)i) % 255) - 127) * ldexpf(1, i / TABLE - 5);
+    assert_int_equal(kvfi_entries_bytes(&part, HEADS), sizeof entries);
+    kvfi_entries_fill(&part, HEADS, entries);
+    for (int h = 0; h < HEADS; h++) {
+        const kvf_part *own = kvfi_part_of(&part, h, &room);
+        for (int i = 0; i < TABLE; i++)
+            assert_true((float)(own->entries[i % 4 * 256 + i / 4] - 128) * own->unit == book[h * TABLE + i]);
+    }
+    book[3 * TABLE + 5] += 0.001f;
+    assert_int_equal(kvfi_entries_bytes(&part, HEADS), 0);
+}
+
 /* What is said of a layer that reads another one's keys is of no interest, be it ever so wrong. */
 static void test_sharing_layer_is_ignored(void **state)
 {
@@ -230,11 +309,10 @@ static void test_out_of_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_copied_whole),
-        cmocka_unit_test(test_bytes_are_counted),
-        cmocka_unit_test(test_nothing_known),
-        cmocka_unit_test(test_refused_by_name),
-        cmocka_unit_test(test_sharing_layer_is_ignored),
+        cmocka_unit_test(test_copied_whole),   cmocka_unit_test(test_bytes_are_counted),
+        cmocka_unit_test(test_nothing_known),  cmocka_unit_test(test_refused_by_name),
+        cmocka_unit_test(test_false_moment),   cmocka_unit_test(test_given_to_operations),
+        cmocka_unit_test(test_units_of_heads), cmocka_unit_test(test_sharing_layer_is_ignored),
         cmocka_unit_test(test_out_of_memory),
     };
     return cmocka_run_group_tests_name("calibration", tests, NULL, NULL);

@@ -86,7 +86,7 @@ static bench *make_bench(int dim, int sub)
     for (int d = 0; d < dim; d++) b->lambda[d] = (float)(0.5 + fabs(gauss(&seed)));
     make_moment(dim, seed, b->moment);
     transformed(b->moment, b->lambda, dim, b->s);
-    kvfi_feedback_fill(b->moment, b->lambda, dim, sub, b->work, b->factors);
+    assert_int_equal(kvfi_feedback_fill(b->moment, b->lambda, dim, sub, b->work, b->factors), KVF_OK);
     return b;
 }
 
@@ -142,13 +142,31 @@ static void test_poor_moments(void **state)
     (void)state;
     bench *b = make_bench(64, 4);
     memset(b->moment, 0, sizeof b->moment);
-    kvfi_feedback_fill(b->moment, b->lambda, 64, 4, b->work, b->factors);
+    assert_int_equal(kvfi_feedback_fill(b->moment, b->lambda, 64, 4, b->work, b->factors), KVF_OK);
     for (size_t i = 0; i < kvfi_feedback_floats(64, 4); i++) assert_true(b->factors[i] == 0);
     for (int i = 0; i < 64; i++)
         for (int j = 0; j < 64; j++) b->moment[i * 64 + j] = 1e-12f;
-    kvfi_feedback_fill(b->moment, b->lambda, 64, 4, b->work, b->factors);
+    assert_int_equal(kvfi_feedback_fill(b->moment, b->lambda, 64, 4, b->work, b->factors), KVF_OK);
     transformed(b->moment, b->lambda, 64, b->s);
     check_targets(b, 64, 4);
+    free(b);
+}
+
+/* Errors would follow a matrix that is no mean of q q'. */
+static void test_no_moments(void **state)
+{
+    (void)state;
+    bench *b = make_bench(64, 4);
+    const float was = b->moment[5 * 64 + 9];
+    b->moment[5 * 64 + 9] += 0.01f * (b->moment[5 * 65] + b->moment[9 * 65]);
+    assert_int_equal(kvfi_feedback_fill(b->moment, b->lambda, 64, 4, b->work, b->factors), KVF_E_ARG);
+    b->moment[5 * 64 + 9] = was;
+    assert_int_equal(kvfi_feedback_fill(b->moment, b->lambda, 64, 4, b->work, b->factors), KVF_OK);
+    for (int i = 0; i < 64; i++)
+        for (int j = 0; j < 64; j++) b->moment[i * 64 + j] = i == j ? 1 : i / 2 == j / 2 ? 3 : 0; /* eigenvalues 4 and -2 */
+    assert_int_equal(kvfi_feedback_fill(b->moment, b->lambda, 64, 4, b->work, b->factors), KVF_E_ARG);
+    for (int i = 0; i < 64; i++) b->moment[i * 65] = -1;
+    assert_int_equal(kvfi_feedback_fill(b->moment, b->lambda, 64, 4, b->work, b->factors), KVF_E_ARG);
     free(b);
 }
 
@@ -158,6 +176,7 @@ int main(void)
         cmocka_unit_test(test_targets_are_the_least),
         cmocka_unit_test(test_tokens_are_apart),
         cmocka_unit_test(test_poor_moments),
+        cmocka_unit_test(test_no_moments),
     };
     return cmocka_run_group_tests_name("feedback", tests, NULL, NULL);
 }

@@ -65,8 +65,8 @@ static void clusters_are_found(void **state)
     }
 }
 
-/* The best quantiser of a normal variable in 2 dimensions at 4 bits leaves about 0.0184 of each unit variance (Fischer and Dicharry,
- * 1984); the product of two scalar ones 0.1175. */
+/* Of each unit variance of a normal pair 4 bits leave 0.0625 at least (Shannon: 2 bits a dimension, 2^-4), and the product of two optimal
+ * scalar quantisers 0.1175 (Max, 1960), which centroids in the plane must beat. */
 static void iterations_lower_the_error(void **state)
 {
     (void)state;
@@ -76,7 +76,7 @@ static void iterations_lower_the_error(void **state)
     assert_int_equal(kvfi_kmeans(x, ROWS, 2, 16, 2, 1, 0, seeds, &a), KVF_OK);
     assert_int_equal(kvfi_kmeans(x, ROWS, 2, 16, 2, 1, 30, c, &a), KVF_OK);
     const double before = error_of(x, ROWS, 2, seeds, 16), after = error_of(x, ROWS, 2, c, 16);
-    if (!(after < 0.8 * before && after < 2 * 0.1175 && after > 0.15)) fail_msg("%g, then %g", before, after);
+    if (!(after < 0.8 * before && after < 2 * 0.1175 * 0.97 && after > 2 * 0.0625)) fail_msg("%g, then %g", before, after);
     assert_int_equal(kvfi_kmeans(x, ROWS, 2, 16, 2, 1, 30, other, &a), KVF_OK);
     assert_memory_equal(c, other, 16 * 2 * sizeof *c);
     assert_int_equal(kvfi_kmeans(x, ROWS, 2, 16, 2, 2, 30, other, &a), KVF_OK);

@@ -21,11 +21,12 @@ void kvfi_round_to_entries(float *x, size_t n);
 /* Floats of a part's book for `heads` heads, or for all of them together. */
 size_t kvfi_book_floats(const kvf_part *part, int32_t heads);
 
-/* Bytes of the tables of a part with a book of `heads` heads; 0: it has no 8-bit book, or one that is not whole multiples. */
+/* Bytes of the tables of a part with a book of `heads` heads and of a unit for each; 0: it has no 8-bit book, or one of a head that is not
+ * whole multiples of one unit. */
 size_t kvfi_entries_bytes(const kvf_part *part, int32_t heads);
 
-/* Sets part->unit and fills entries[heads][sub][256]: channel j of centroid i is (entries[j][i] - 128) * unit. The owner then sets
- * part->entries. */
+/* Fills entries[heads][sub][256], then a float a head, its unit: channel j of centroid i is (entries[j][i] - 128) * unit. Sets part->entries,
+ * units, and unit to that of head 0; 64-byte aligned. */
 void kvfi_entries_fill(kvf_part *part, int32_t heads, uint8_t *entries);
 
 #endif

@@ -60,6 +60,7 @@ static inline const kvf_part *kvfi_part_of(const kvf_part *part, int32_t head, k
     if (part->feedback) room->feedback += (size_t)head * part->feedback_stride;
     room->book += (size_t)head * part->book_stride;
     if (part->entries) room->entries += (size_t)head * part->book_stride;
+    if (part->entries) room->unit = part->units[part->book_stride ? head : 0];
     return room;
 }
 

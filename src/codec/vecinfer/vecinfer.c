@@ -148,7 +148,7 @@ static void encode(const kvf_part *part, float *x, void *record)
 
 const kvf_codec kvfi_codec_vecinfer = {
     .name = "vecinfer",
-    .summary = "indices of trained centroids for 4 or 8 channels at once: 1 to 2 bits; needs a calibration file with codebooks",
+    .summary = "indices of trained centroids for 2, 4 or 8 channels at once: 1 to 2 bits; needs a calibration file with codebooks",
     .examples = "vecinfer2 vecinfer1.5 vecinfer1.25 vecinfer1 vecinfer:sub=2,bits=5 vecinfer2:per=head",
     .sides = 1u << KVF_K | 1u << KVF_V,
     .setup = setup,
