@@ -298,7 +298,8 @@ KVF_API int kvf_can(kvf_cache *cache, kvf_ability what, int32_t seq, int32_t pos
 /* Removes rows with p0 <= position < p1; p1 < 0: to the end; p0 <= 0 and p1 < 0: the whole sequence. Removing up to the end
  * lowers the next position to p0. Coded rows are marked dead; the following rows open a new block. What key stages have learnt from removed rows
  * they keep, unless at most the first 4 rows remain, uncoded or in the sink: then they learn anew. Under a policy with scores the rows that
- * stay move together at once, as after a choice. No batch may be open. */
+ * stay move together at once, as after a choice: codecs whose scales belong to several tokens may code some of them again (rows_recoded).
+ * No batch may be open. */
 KVF_API int kvf_seq_rm(kvf_cache *cache, int32_t seq, int32_t p0, int32_t p1);
 
 /* Copies a sequence: sealed blocks are shared, sink and window are copied. dst must be empty. May allocate unless reserved; KVF_E_FULL,

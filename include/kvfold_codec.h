@@ -70,6 +70,9 @@ typedef struct kvf_part {
     const struct kvfi_kernels
         *kernels; /* whose exact entries may be used in coding: the bytes are the same with any. Set by the owner after
                                            setup; NULL: scalar code */
+    const uint8_t
+        *like; /* encoding: a record whose numbers of several tokens (mean of the block, choice of outliers; ranges of channels
+                            where new ones would lose more) stand in the new one as well; NULL, as mostly: none. Not that record itself */
     kvf_kind kind;
     int32_t head_dim;   /* channels of a head as the caller sees them */
     int32_t dim;        /* channels that are coded: head_dim, or more when the transform needs zeros behind it */

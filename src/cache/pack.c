@@ -2,8 +2,9 @@
  * Compaction of chains: memory follows the rows that are kept. Within a head and a table set,
  * - codecs whose tokens stand alone: whenever the rows would fit into one bin less, the rows of the emptiest bin move into free places
  *   of the others, codes and scales bit for bit. So a set of n rows has ceil(n / 64) bins.
- * - others (a scale per channel, a mean of the block): two bins that are both more than half dead become one, coded again from what was
- *   decoded. Every other bin is at least half full.
+ * - others (a scale per channel, a mean of the block): two bins that are both more than half dead become one. Rows that stay in it keep
+ *   their codes; those that come, from the bin whose oldest row is younger, are decoded and coded beside them. So a row that stays long is
+ *   coded a few times, however many come and go. Every other bin is at least half full.
  * Then whole bins move down until a head's come first in the chain, and blocks that hold nothing go. */
 #include "cache/mass.h"
 #include "codec/shared/move.h"
@@ -164,6 +165,19 @@ static void find_places(const head_bins *b, merger *m)
     }
 }
 
+/* Codes rows x of a merger into the record, of which those that stay keep what they had. */
+static void code_beside(const head_bins *b, const kvf_part *part, float *x, const merger *m, uint8_t *record)
+{
+    kvf_cache *c = b->c;
+    uint8_t *old = c->attend.slots + (part->side == KVF_K ? c->g.slot_q : c->g.slot_acc); /* the tile there is done with */
+    kvf_part beside = *part;
+    memcpy(old, record, part->bytes);
+    beside.like = old;
+    part->codec->encode(&beside, x, record);
+    for (int32_t t = 0; t < KVF_BLOCK && part->kind != KVF_KIND_CHANNEL; t++)
+        if (m->stay[t] >= 0) kvfi_part_move(part, old, t, record, t);
+}
+
 static void merge_part(const head_bins *b, const kvf_part *shared, size_t offset, const merger *m)
 {
     kvf_cache *c = b->c;
@@ -180,18 +194,27 @@ static void merge_part(const head_bins *b, const kvf_part *shared, size_t offset
     decode_rows(b, part, record, m->stay, x);
     decode_rows(b, part, other, m->go, x);
     fill_dead(m->alive, part->head_dim, x);
-    part->codec->encode(part, x, record);
+    code_beside(b, part, x, m, record);
 }
 
-static void merge_bins(const head_bins *b, int32_t to, int32_t from)
+/* The row of a bin that came first. */
+static int32_t oldest(const kvfi_bin *bin)
 {
-    merger m = {.to = to, .from = from};
+    int32_t first = INT32_MAX;
+    for (int32_t t = 0; t < KVF_BLOCK; t++)
+        if (bin->alive >> t & 1 && bin->pos[t] < first) first = bin->pos[t];
+    return first;
+}
+
+static void merge_bins(const head_bins *b, int32_t one, int32_t other)
+{
+    const int swap = oldest(bin_at(b, other)) < oldest(bin_at(b, one));
+    merger m = {.to = swap ? other : one, .from = swap ? one : other};
     find_places(b, &m);
     merge_part(b, &b->st->k, 0, &m);
     if (!b->st->v_in_k) merge_part(b, &b->st->v, b->st->k.bytes, &m);
     for (int32_t t = 0; t < KVF_BLOCK; t++)
-        if (m.go[t] >= 0) take_place(b, to, m.go[t], from, t);
-    b->c->recoded += kvfi_popcount(m.alive);
+        if (m.go[t] >= 0) take_place(b, m.to, m.go[t], m.from, t), b->c->recoded++;
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------------------------ */

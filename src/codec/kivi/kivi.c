@@ -46,16 +46,42 @@ static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error,
     return KVF_OK;
 }
 
-/* Codes one group, x[i * stride], and stores its scale and minimum at [at]. */
+/* A group's step and smallest value, as they are stored. */
+typedef struct range {
+    uint16_t scale, min;
+} range;
+
+/* Codes x[i * stride]; returns what they are off by, squared. */
+static double code_group(const kvf_part *part, const float *x, size_t stride, int n, range r, uint8_t *codes)
+{
+    const float scale = kvfi_half_to_float(r.scale), min = kvfi_half_to_float(r.min);
+    double lost = 0;
+    for (int i = 0; i < n; i++) {
+        const float was = x[(size_t)i * stride];
+        codes[i] = (uint8_t)kvfi_kivi_code(was, scale, min, part->bits);
+        const double off = (double)was - ((double)codes[i] * (double)scale + (double)min);
+        lost += off * off;
+    }
+    return lost;
+}
+
+/* Codes one group and stores its range at [at]. Tokens that a range was made for lie on its steps: a new one costs them, an old one costs
+ * those that come and lie beyond it, and the cheaper is taken. */
 static void encode_group(const kvf_part *part, const float *x, size_t stride, int n, void *record, int at, uint8_t *codes)
 {
     float low, high;
+    uint8_t old_codes[KVF_BLOCK];
     kvfi_group_range(x, stride, n, &low, &high);
-    uint16_t scale = kvfi_kivi_scale_half(low, high, part->bits), min = kvfi_half_saturated(low);
-    kvfi_halves(record, part->scale_offset)[at] = scale;
-    kvfi_halves(record, part->min_offset)[at] = min;
-    float scale_f = kvfi_half_to_float(scale), min_f = kvfi_half_to_float(min);
-    for (int i = 0; i < n; i++) codes[i] = (uint8_t)kvfi_kivi_code(x[(size_t)i * stride], scale_f, min_f, part->bits);
+    range r = {kvfi_kivi_scale_half(low, high, part->bits), kvfi_half_saturated(low)};
+    const double lost = code_group(part, x, stride, n, r, codes);
+    if (part->like) {
+        range old;
+        memcpy(&old.scale, part->like + part->scale_offset + (size_t)at * sizeof old.scale, sizeof old.scale);
+        memcpy(&old.min, part->like + part->min_offset + (size_t)at * sizeof old.min, sizeof old.min);
+        if (code_group(part, x, stride, n, old, old_codes) <= lost) memcpy(codes, old_codes, (size_t)n), r = old;
+    }
+    kvfi_halves(record, part->scale_offset)[at] = r.scale;
+    kvfi_halves(record, part->min_offset)[at] = r.min;
 }
 
 static void encode_keys(const kvf_part *part, const float *x, void *record)

@@ -146,7 +146,7 @@ static void put_codes(const kvf_part *part, float *x, void *record)
 
 /* ---- the mean of a block ------------------------------------------------------------------------------------------------------- */
 
-void kvfi_take_mean(const kvf_part *part, float *x, void *record)
+static void find_mean(const kvf_part *part, const float *x, void *record)
 {
     float mean[KVFI_DIM_MAX] = {0}, peak = 0;
     for (int32_t t = 0; t < KVF_BLOCK; t++)
@@ -163,6 +163,15 @@ void kvfi_take_mean(const kvf_part *part, float *x, void *record)
         float code = rintf(mean[c] * inverse);
         codes[c] = (int8_t)(code > 127 ? 127 : code < -127 ? -127 : code);
     }
+}
+
+void kvfi_take_mean(const kvf_part *part, float *x, void *record)
+{
+    float mean[KVFI_DIM_MAX];
+    if (part->like)
+        memcpy((uint8_t *)record + part->mean_offset, part->like + part->mean_offset, (size_t)part->dim_pad + sizeof(uint16_t));
+    else
+        find_mean(part, x, record);
     kvfi_block_mean(part, record, mean);
     for (int32_t t = 0; t < KVF_BLOCK; t++)
         for (int32_t c = 0; c < part->dim; c++) x[t * part->dim + c] -= mean[c];

@@ -84,7 +84,10 @@ void kvfi_sum_encode(const kvf_part *part, float *x, void *record)
     memset(record, 0, part->bytes);
     kvfi_rotate_block(part, x);
     if (part->block_mean) kvfi_take_mean(part, x, record);
-    if (part->n_out) choose_outliers(part, x, (uint8_t *)record + part->set_offset);
+    if (part->n_out && part->like)
+        memcpy((uint8_t *)record + part->set_offset, part->like + part->set_offset, ((size_t)part->dim + 7) / 8);
+    else if (part->n_out)
+        choose_outliers(part, x, (uint8_t *)record + part->set_offset);
     for (int32_t i = 0; i < part->n_matrices; i++)
         if (part->matrix[i].table < 0)
             encode_signs(part, i, x, record);
