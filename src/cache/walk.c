@@ -67,9 +67,17 @@ static void leave_weights(const kvfi_walker *w, int32_t i)
     memcpy(weights + w->n * KVF_BLOCK, w->max, (size_t)w->n * sizeof *weights);
 }
 
+/* Rows that no vector sees, as they have left the layer's window: no largest score, so no weights. */
+static void leave_nothing(const kvfi_walker *w, int32_t i)
+{
+    float *weights = kvfi_link_weights(w->c, w->seq, i, w->item->head, w->n);
+    for (int32_t v = 0; v < w->n; v++) weights[w->n * KVF_BLOCK + v] = -INFINITY;
+}
+
 static void link_piece(kvfi_walker *w, int32_t i)
 {
     const uint8_t *record = kvfi_score_link(w, kvfi_link_at(w->seq, w->store, i));
+    if (!record && w->gathers) leave_nothing(w, i);
     if (!record) return;
     if (w->gathers) kvfi_watch_scores(w);
     softmax_all(w, NULL);
@@ -96,6 +104,7 @@ static void exact_piece(kvfi_walker *w, const kvfi_rows *values, int32_t n)
 static void sink_piece(kvfi_walker *w)
 {
     if (!kvfi_score_sink(w)) return;
+    if (w->store->mass) kvfi_watch_scores(w); /* no mass is summed up there, so nobody looks again */
     const kvfi_rows v = kvfi_sink_values(w);
     exact_piece(w, &v, w->c->g.sink);
 }

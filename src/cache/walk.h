@@ -7,6 +7,8 @@
 #include "cache/mass.h"
 #include "cache/rows.h"
 
+#include <math.h>
+
 typedef struct kvfi_walker {
     kvf_cache *c;
     const kvf_attention *a;
@@ -76,11 +78,11 @@ static inline float *kvfi_norms_of(const kvf_cache *c, const kvfi_item *item)
     return c->attend.norms + (size_t)(item - c->attend.items) * 2 * KVFI_VECTORS;
 }
 
-/* A maximum may hide a NaN, so scores are looked at before softmax. */
+/* A maximum may hide a NaN, and an exponential what is infinite, so scores are looked at before softmax. */
 static inline void kvfi_watch_scores(const kvfi_walker *w)
 {
     int bad = 0;
-    for (int32_t i = 0; i < w->n * KVF_BLOCK; i++) bad |= w->scores[i] != w->scores[i];
+    for (int32_t i = 0; i < w->n * KVF_BLOCK; i++) bad |= !(w->scores[i] < INFINITY);
     if (bad) atomic_store(&w->c->attend.bad_mass, 1);
 }
 

@@ -32,11 +32,11 @@ static int load_norms(kvfi_walker *w)
 }
 
 /* mass[i] += weight of row i of 64: s are weights of each vector relative to the scores `max`. Those are at most 1, and so is what they are
- * multiplied with. */
+ * multiplied with. -inf: there are none. */
 static void add_weights(const kvfi_walker *w, const float *restrict s, const float *max, float *restrict mass)
 {
     for (int32_t v = 0; v < w->n; v++, s += KVF_BLOCK) {
-        if (w->share[v] == 0) continue;
+        if (w->share[v] == 0 || max[v] == -INFINITY) continue;
         const float factor = max[v] < w->max[v] ? expf(max[v] - w->max[v]) * w->share[v] : w->share[v];
         for (int32_t i = 0; i < KVF_BLOCK; i++) mass[i] += s[i] * factor;
     }
