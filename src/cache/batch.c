@@ -181,6 +181,7 @@ int kvf_batch_commit(kvf_cache *c)
             return kvfi_fail(c, KVF_E_STATE, "commit: layer %d was not appended; the batch stays open",
                              (int)c->g.stores[i].layer);
     kvfi_seal_batch(c);
+    kvfi_trim_committed(c);
     c->saturated += b->saturated;
     b->n = b->n_runs = 0;
     return KVF_OK;

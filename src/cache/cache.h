@@ -199,6 +199,11 @@ void kvfi_seal_batch(kvf_cache *c);
 void kvfi_score_rows(kvf_cache *c, const kvfi_store *st, uint8_t *row, int32_t head, const float *x);
 void kvfi_evict_rows(kvf_cache *c, kvfi_sequence *s, int32_t seals);
 
+/* Memory that nothing lies in any more (trim.c): after rows of the sequence's blocks were removed, all of it; after a commit, but for what
+ * the next ones will use, so that decoding asks the system for nothing. */
+void kvfi_trim_removed(kvf_cache *c, const kvfi_sequence *s);
+void kvfi_trim_committed(kvf_cache *c);
+
 /* After blocks were cut short or went away. */
 void kvfi_count_wasted(const kvf_cache *c, kvfi_sequence *s);
 

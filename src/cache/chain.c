@@ -71,7 +71,7 @@ void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int32_t open
         kvfi_mass_adopt(c, s, st, link, open);
         *id = KVFI_NO_BLOCK;
         if (kvfi_link_empty(link, st))
-            kvfi_pool_drop(&c->pools[i], &c->a, link->id, 0);
+            kvfi_pool_drop(&c->pools[i], link->id);
         else
             s->n_links[i]++;
     }
@@ -90,7 +90,7 @@ int kvfi_chain_kill_in(kvf_cache *c, kvfi_sequence *s, int32_t store, int64_t p0
             link->bin[h].alive &= ~range;
         }
         if (kvfi_link_empty(link, st)) {
-            kvfi_pool_drop(&c->pools[store], &c->a, link->id, 1);
+            kvfi_pool_drop(&c->pools[store], link->id);
             continue;
         }
         if (kept < i) memcpy(kvfi_link_at(s, st, kept), link, st->link_bytes);
@@ -110,7 +110,7 @@ void kvfi_chain_clear(kvf_cache *c, kvfi_sequence *s)
 {
     for (int store = 0; store < c->g.n_stores; store++) {
         for (int32_t i = 0; i < s->n_links[store]; i++)
-            kvfi_pool_drop(&c->pools[store], &c->a, kvfi_link_at(s, &c->g.stores[store], i)->id, 1);
+            kvfi_pool_drop(&c->pools[store], kvfi_link_at(s, &c->g.stores[store], i)->id);
         s->n_links[store] = 0;
     }
 }

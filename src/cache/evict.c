@@ -191,7 +191,7 @@ static int sweep_row(kvf_cache *c, uint8_t *row)
         uint64_t any = !st->evicts || st->chained;
         for (int32_t h = 0; h < st->kv_heads; h++) any |= kvfi_row_valid(c, row)[st->first_head + h];
         if (!any && *id != KVFI_NO_BLOCK) {
-            kvfi_pool_drop(&c->pools[i], &c->a, *id, 0);
+            kvfi_pool_drop(&c->pools[i], *id);
             *id = KVFI_NO_BLOCK;
         }
         left |= *id != KVFI_NO_BLOCK;

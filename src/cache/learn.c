@@ -176,7 +176,7 @@ void kvfi_learn_rows(kvf_cache *c, kvfi_sequence *s, const kvfi_run *r)
 
 void kvfi_forget_sets(kvf_cache *c, kvfi_sequence *s)
 {
-    for (int32_t e = 0; e < s->n_sets; e++) kvfi_pool_drop(&c->tables, &c->a, s->sets[e], 0);
+    for (int32_t e = 0; e < s->n_sets; e++) kvfi_pool_drop(&c->tables, s->sets[e]);
     s->n_sets = s->learned = s->query_copy = 0;
 }
 

@@ -46,7 +46,7 @@ static uint8_t *own_record(const head_bins *b, int32_t i)
         const uint32_t shared = link->id;
         link->id = kvfi_pool_take(pool);
         memcpy(kvfi_pool_data(pool, link->id), kvfi_pool_data(pool, shared), pool->block_bytes);
-        kvfi_pool_drop(pool, &b->c->a, shared, 0);
+        kvfi_pool_drop(pool, shared);
     }
     return (uint8_t *)(uintptr_t)record_at(b, i);
 }
@@ -256,5 +256,5 @@ void kvfi_chain_pack(kvf_cache *c, kvfi_sequence *s, int32_t store)
         close_gaps(&b);
     }
     for (; *n && kvfi_link_empty(kvfi_link_at(s, st, *n - 1), st); --*n)
-        kvfi_pool_drop(&c->pools[store], &c->a, kvfi_link_at(s, st, *n - 1)->id, 0);
+        kvfi_pool_drop(&c->pools[store], kvfi_link_at(s, st, *n - 1)->id);
 }

@@ -7,7 +7,7 @@ _Static_assert(sizeof(kvfi_block) == KVFI_BLOCK_META || sizeof(void *) != 8, "th
 
 void kvfi_pool_init(kvfi_pool *p, size_t block_bytes)
 {
-    *p = (kvfi_pool){.block_bytes = block_bytes, .free_head = KVFI_NO_BLOCK};
+    *p = (kvfi_pool){.block_bytes = block_bytes, .free_head = KVFI_NO_BLOCK, .cold_head = KVFI_NO_BLOCK};
 }
 
 void kvfi_pool_free(kvfi_pool *p, const kvf_allocator *a)
@@ -51,9 +51,11 @@ static const kvfi_chunk *chunk_of(const kvfi_pool *p, uint32_t id)
 
 uint32_t kvfi_pool_take(kvfi_pool *p)
 {
-    uint32_t id = p->free_head;
-    if (id != KVFI_NO_BLOCK) {
-        p->free_head = p->blocks[id].next_free;
+    uint32_t id = p->free_head != KVFI_NO_BLOCK ? p->free_head : p->cold_head;
+    if (p->free_head != KVFI_NO_BLOCK) {
+        p->free_head = p->blocks[id].next_free, p->warm--;
+    } else if (id != KVFI_NO_BLOCK) {
+        p->cold_head = p->blocks[id].next_free;
     } else {
         id = p->untouched++;
         const kvfi_chunk *c = chunk_of(p, id);
@@ -85,15 +87,27 @@ static void trim_around(const kvfi_pool *p, const kvf_allocator *a, uint32_t id)
     kvfi_trim(a, c->data + (size_t)(from - c->first) * p->block_bytes, (size_t)(to - from) * p->block_bytes);
 }
 
-void kvfi_pool_drop(kvfi_pool *p, const kvf_allocator *a, uint32_t id, int trim)
+void kvfi_pool_drop(kvfi_pool *p, uint32_t id)
 {
     kvfi_block *b = &p->blocks[id];
     p->references--;
     if (--b->references) return;
     b->next_free = p->free_head;
-    p->free_head = id;
+    p->free_head = id, p->warm++;
     p->in_use--;
-    if (trim) trim_around(p, a, id);
+}
+
+uint32_t kvfi_pool_trim(kvfi_pool *p, const kvf_allocator *a, uint32_t keep)
+{
+    uint32_t n = 0;
+    for (; p->warm > keep; p->warm--, n++) {
+        const uint32_t id = p->free_head;
+        p->free_head = p->blocks[id].next_free;
+        p->blocks[id].next_free = p->cold_head;
+        p->cold_head = id;
+        trim_around(p, a, id);
+    }
+    return n;
 }
 
 int64_t kvfi_pool_resident(const kvfi_pool *p)

@@ -26,7 +26,9 @@ typedef struct kvfi_pool {
     uint32_t capacity;
     uint32_t in_use;
     uint64_t references; /* to all blocks: how many would be in use if none were shared */
-    uint32_t free_head;  /* blocks that were used before come first: their pages are there already */
+    uint32_t free_head;  /* blocks that were used before come first: their pages are there already. */
+    uint32_t warm;       /* How many those are */
+    uint32_t cold_head;  /* then those whose pages were given back */
     uint32_t untouched;  /* from here on never handed out */
     kvfi_chunk *chunks;
 } kvfi_pool;
@@ -46,8 +48,11 @@ static inline uint32_t kvfi_pool_available(const kvfi_pool *p)
 uint32_t kvfi_pool_take(kvfi_pool *p);
 void kvfi_pool_share(kvfi_pool *p, uint32_t id);
 
-/* Drops a reference; the last one frees the block. trim: also give back its pages, those included that it shares with free blocks alone. */
-void kvfi_pool_drop(kvfi_pool *p, const kvf_allocator *a, uint32_t id, int trim);
+/* Drops a reference; the last one frees the block, whose pages stay. */
+void kvfi_pool_drop(kvfi_pool *p, uint32_t id);
+
+/* Gives back the pages of free blocks, those included that they share with each other, but for `keep` blocks. How many that were. */
+uint32_t kvfi_pool_trim(kvfi_pool *p, const kvf_allocator *a, uint32_t keep);
 
 static inline uint8_t *kvfi_pool_data(const kvfi_pool *p, uint32_t id)
 {

@@ -131,7 +131,7 @@ static int32_t free_left(kvf_cache *c, kvfi_sequence *s, int32_t next)
             uint8_t *row = kvfi_row(c, s, *b);
             uint32_t *id = &kvfi_row_ids(c, row)[i];
             if (!kvfi_left_window(&c->g, st, (int64_t)*kvfi_row_first(row) + KVF_BLOCK - 1, next)) break;
-            if (*id != KVFI_NO_BLOCK) kvfi_pool_drop(&c->pools[i], &c->a, *id, 0);
+            if (*id != KVFI_NO_BLOCK) kvfi_pool_drop(&c->pools[i], *id);
             *id = KVFI_NO_BLOCK;
             s->left_to[i] = *kvfi_row_first(row) + KVF_BLOCK - 1;
             left++;

@@ -101,11 +101,11 @@ int kvf_can(kvf_cache *c, kvf_ability what, int32_t seq, int32_t pos)
 
 /* ---- removal ----------------------------------------------------------------------------------------------------------------- */
 
-static void drop_row_blocks(kvf_cache *c, uint8_t *row, int trim)
+static void drop_row_blocks(kvf_cache *c, uint8_t *row)
 {
     for (int i = 0; i < c->g.n_stores; i++) {
         uint32_t *id = &kvfi_row_ids(c, row)[i];
-        if (*id != KVFI_NO_BLOCK) kvfi_pool_drop(&c->pools[i], &c->a, *id, trim);
+        if (*id != KVFI_NO_BLOCK) kvfi_pool_drop(&c->pools[i], *id);
         *id = KVFI_NO_BLOCK;
     }
 }
@@ -118,7 +118,7 @@ static void clear_open(kvf_cache *c, kvfi_sequence *s, int32_t pos)
 
 static void drop_blocks_from(kvf_cache *c, kvfi_sequence *s, int32_t block)
 {
-    for (int32_t b = block; b < s->n_blocks; b++) drop_row_blocks(c, kvfi_row(c, s, b), 1);
+    for (int32_t b = block; b < s->n_blocks; b++) drop_row_blocks(c, kvfi_row(c, s, b));
     if (s->n_blocks > block) s->n_blocks = block;
     for (int i = 0; i < c->g.n_stores; i++)
         if (s->first_block[i] > s->n_blocks) s->first_block[i] = s->n_blocks;
@@ -148,9 +148,10 @@ static void clear_sequence(kvf_cache *c, kvfi_sequence *s)
     } else {
         kvfi_trim(&c->a, s->exact, c->g.sequence_bytes);
     }
+    kvfi_trim_removed(c, s);
 }
 
-/* Marks the rows of a block dead; a block without a living row gives its memory back. */
+/* Marks the rows of a block dead; a block without a living row is free. */
 static void kill_in_block(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int64_t p0, int64_t p1)
 {
     uint64_t dead = kvfi_range_bits(*kvfi_row_first(row), p0, p1);
@@ -163,7 +164,7 @@ static void kill_in_block(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int64_t 
         if (*id == KVFI_NO_BLOCK) continue;
         if (any && hit && st->packs) s->torn = 1;
         if (any) continue;
-        kvfi_pool_drop(&c->pools[i], &c->a, *id, 1);
+        kvfi_pool_drop(&c->pools[i], *id);
         *id = KVFI_NO_BLOCK;
     }
 }
@@ -250,12 +251,14 @@ int kvf_seq_rm(kvf_cache *c, int32_t seq, int32_t p0, int32_t p1)
         clear_sequence(c, s);
         return KVF_OK;
     }
-    if (to_end) {
-        rc = check_windows(c, s, seq, p0);
-        if (!rc) cut(c, s, p0);
-        return rc;
-    }
-    kill_range(c, s, p0, p1);
+    const int coded = p0 < s->open_pos;
+    if (to_end) rc = check_windows(c, s, seq, p0);
+    if (rc) return rc;
+    if (to_end)
+        cut(c, s, p0);
+    else
+        kill_range(c, s, p0, p1);
+    if (coded) kvfi_trim_removed(c, s);
     return KVF_OK;
 }
 
