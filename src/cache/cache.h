@@ -63,7 +63,8 @@ typedef struct kvfi_batch {
     kvfi_run *runs;      /* [max_sequences] */
     uint8_t *queried;    /* [n_layers] its queries have entered the pending sums */
     kvfi_staged *staged; /* [n_stores] */
-    int32_t spoilt;      /* masses of its queries are not finite: it can only be aborted */
+    int32_t *scored; /* [n_stores] commit: of the run that is stored, the link that has the scores of its first sealed block */
+    int32_t spoilt;  /* masses of its queries are not finite: it can only be aborted */
     int64_t saturated;
 } kvfi_batch;
 
@@ -145,13 +146,6 @@ static inline uint64_t *kvfi_row_valid(const kvf_cache *c, uint8_t *row)
     return (uint64_t *)(void *)(row + c->g.row_valid);
 }
 
-/* Scores of a table row's 64 rows of one head of a store that evicts; NULL: the policy keeps none. */
-static inline uint16_t *kvfi_row_scores(const kvf_cache *c, uint8_t *row, const kvfi_store *st, int32_t head)
-{
-    if (!c->g.n_scored) return NULL;
-    return (uint16_t *)(void *)(row + c->g.row_scores) + (size_t)(st->first_score + head) * KVF_BLOCK;
-}
-
 /* Rows of a sequence up to the open ones, counted by blocks sealed: what decides about sealing and estimates. */
 static inline int64_t kvfi_rows_sealed(const kvfi_sequence *s)
 {
@@ -193,10 +187,11 @@ int kvfi_pools_room(kvf_cache *c, int32_t seals, const kvfi_sequence *copied);
 /* Stores the batch of every store and run (all checked before; cannot fail). */
 void kvfi_seal_batch(kvf_cache *c);
 
-/* The policy (evict.c): scores the rows of the block that table row `row` describes, x[64][dim] of one head; and, after a run was
+/* The policy (evict.c): scores the rows of the j-th block that a run seals, x[64][dim] of one head; and, after a run was
  * stored, drops rows for each of the `seals` blocks that it sealed, in their order, and gives back blocks and table rows that hold
- * nothing any more, be it for the policy or because they left a window. */
-void kvfi_score_rows(kvf_cache *c, const kvfi_store *st, uint8_t *row, int32_t head, const float *x);
+ * nothing any more, be it for the policy or because they left a window. Until a block is adopted, its scores lie in the place behind the
+ * chain that it would have if nothing were dropped. */
+void kvfi_score_rows(kvf_cache *c, const kvfi_sequence *s, int32_t store, int32_t j, int32_t head, const float *x);
 void kvfi_evict_rows(kvf_cache *c, kvfi_sequence *s, int32_t seals);
 
 /* Memory that nothing lies in any more (trim.c): after rows of the sequence's blocks were removed, all of it; after a commit, but for what

@@ -44,7 +44,8 @@ int kvfi_chain_grow(kvf_cache *c, kvfi_sequence *s, int64_t links)
     return KVF_OK;
 }
 
-static void fill_bin(const kvf_cache *c, const kvfi_store *st, uint8_t *row, int32_t head, kvfi_bin *bin)
+/* scores [64]: NULL: all 0. They may lie where they go. */
+static void fill_bin(const kvf_cache *c, const kvfi_store *st, uint8_t *row, int32_t head, const uint16_t *scores, kvfi_bin *bin)
 {
     bin->alive = kvfi_row_valid(c, row)[st->first_head + head];
     bin->epoch = st->self ? *kvfi_row_epoch(row) : 0;
@@ -53,8 +54,8 @@ static void fill_bin(const kvf_cache *c, const kvfi_store *st, uint8_t *row, int
         bin->pos[t] = *kvfi_row_first(row) + t;
         bin->earlier |= (uint64_t)(bin->pos[t] / KVFI_SEGMENT != bin->pos[0] / KVFI_SEGMENT) << t;
     }
-    if (st->chained)
-        memcpy(bin->score, kvfi_row_scores(c, row, st, head), sizeof bin->score);
+    if (scores)
+        memmove(bin->score, scores, sizeof bin->score);
     else
         memset(bin->score, 0, sizeof bin->score);
 }
@@ -66,8 +67,10 @@ void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int32_t open
         uint32_t *id = &kvfi_row_ids(c, row)[i];
         if (!kvfi_in_chain(st, s->torn) || *id == KVFI_NO_BLOCK) continue;
         kvfi_link *link = kvfi_link_at(s, st, s->n_links[i]);
+        const kvfi_link *scored = kvfi_link_at(s, st, c->batch.scored[i] + open / KVF_BLOCK);
+        const int has = st->chained && c->g.evict.policy->score;
         link->id = *id, link->reserved = 0;
-        for (int32_t h = 0; h < st->kv_heads; h++) fill_bin(c, st, row, h, &link->bin[h]);
+        for (int32_t h = 0; h < st->kv_heads; h++) fill_bin(c, st, row, h, has ? scored->bin[h].score : NULL, &link->bin[h]);
         kvfi_mass_adopt(c, s, st, link, open);
         *id = KVFI_NO_BLOCK;
         if (kvfi_link_empty(link, st))

@@ -47,7 +47,7 @@ int32_t kvfi_chain_to_come(const kvf_cache *c, const kvfi_sequence *s);
 int kvfi_chain_grow(kvf_cache *c, kvfi_sequence *s, int64_t links);
 
 /* The blocks that a table row has of stores in chains go to the end of those, rows, scores and all. Their first
- * row was the open row `open` when the batch began. */
+ * row was the open row `open` when the batch began. No chain is longer than then and `open` / 64 links more. */
 void kvfi_chain_adopt(kvf_cache *c, kvfi_sequence *s, uint8_t *row, int32_t open);
 
 /* Rows of one store with p0 <= position < p1 die; blocks without a living row go. 1: some row did. Of all stores, whose chains are

@@ -47,6 +47,7 @@ const char *kvf_cache_error(const kvf_cache *c)
     X(batch.order, g->max_batch, int32_t)                                                                                        \
     X(batch.runs, g->max_sequences, kvfi_run)                                                                                    \
     X(batch.queried, g->n_layers, uint8_t)                                                                                       \
+    X(batch.scored, g->n_stores, int32_t)                                                                                        \
     X(batch.staged, g->n_stores, kvfi_staged)                                                                                    \
     X(attend.items, g->max_items, kvfi_item)                                                                                     \
     X(attend.part_taken, (g->max_items > g->max_parts ? g->max_items : g->max_parts) + g->max_masses, atomic_flag)               \

@@ -25,14 +25,16 @@ typedef struct group {
     int32_t first;       /* whose rows have positions from here on */
 } group;
 
-void kvfi_score_rows(kvf_cache *c, const kvfi_store *st, uint8_t *row, int32_t head, const float *x)
+void kvfi_score_rows(kvf_cache *c, const kvfi_sequence *s, int32_t store, int32_t j, int32_t head, const float *x)
 {
-    uint16_t *scores = kvfi_row_scores(c, row, st, head);
+    const kvfi_store *st = &c->g.stores[store];
+    if (!st->evicts || !c->g.evict.policy->score) return;
+    uint16_t *scores = kvfi_link_at(s, st, c->batch.scored[store] + j)->bin[head].score;
     kvfi_scored r = {.evict = &c->g.evict, .layer = st->layer, .head = head, .dim = st->k.head_dim};
     if (st->direction) r.direction = st->direction + (size_t)head * (size_t)r.dim;
-    for (int32_t t = 0; scores && t < KVF_BLOCK; t++) {
-        r.pos = *kvfi_row_first(row) + t, r.key = x + t * r.dim;
-        scores[t] = r.evict->policy->score ? r.evict->policy->score(&r) : 0;
+    for (int32_t t = 0; t < KVF_BLOCK; t++) {
+        r.pos = s->open_pos + j * KVF_BLOCK + t, r.key = x + t * r.dim;
+        scores[t] = r.evict->policy->score(&r);
     }
 }
 

@@ -578,8 +578,7 @@ static void lay_out_sequence(kvfi_geometry *g)
     g->sequence_bytes = at;
     g->row_ids = 8;
     g->row_valid = kvfi_round_up(g->row_ids + 4 * (size_t)g->n_stores, 8);
-    g->row_scores = g->row_valid + 8 * (size_t)g->n_heads;
-    g->row_bytes = g->row_scores + (size_t)g->n_scored * KVF_BLOCK * sizeof(uint16_t);
+    g->row_bytes = g->row_valid + 8 * (size_t)g->n_heads;
 }
 
 static size_t max_size(size_t a, size_t b)

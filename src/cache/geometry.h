@@ -35,7 +35,7 @@ typedef struct kvfi_store {
     int32_t own_budget;  /* 1: that of kvf_layer.evict_budget; -1: all, as that says */
     const float
         *direction; /* [kv_heads][k_dim] of the queries, each at most 1 / sqrt(k_dim) long; NULL unless the policy needs it */
-    int32_t first_score; /* its first head among those whose scores are kept */
+    int32_t first_score; /* its first head among those whose rows are ranked */
     int32_t mass;        /* the attention that its rows receive is summed up (mass.h) */
     int32_t packs;       /* there is a policy, and it does not keep everything: its blocks can lie in chains (chain.h), */
     int32_t chained;     /* from the start, as the policy ranks its rows; others' do in torn sequences */
@@ -84,7 +84,7 @@ typedef struct kvfi_geometry {
     int32_t max_sequences, max_batch, threads;
     int32_t window_rows; /* exact rows a sequence has room for: R + 63 rounded up to whole blocks */
     kvfi_evict evict;
-    int32_t n_scored; /* KV heads whose rows have a score that is kept */
+    int32_t n_scored; /* KV heads whose rows are ranked */
     int32_t n_heads;  /* KV heads over all stores: validity words of a block */
     kvfi_layer *layers;
     kvfi_store *stores;
@@ -107,9 +107,8 @@ typedef struct kvfi_geometry {
     size_t feedback_bytes;
     size_t table_bytes;             /* of one table set, all stores; 0: no store estimates anything */
     size_t sums_offset, sums_bytes; /* the sums of a sequence, contiguous in its exact store */
-    /* A row of a sequence's block table: int32 first position and epoch, then ids[n_stores], validity[n_heads], uint16
-       scores[n_scored][64]. */
-    size_t row_ids, row_valid, row_scores, row_bytes;
+    /* A row of a sequence's block table: int32 first position and epoch, then ids[n_stores], validity[n_heads]. */
+    size_t row_ids, row_valid, row_bytes;
     size_t chain_bytes; /* a link of every chained store, and what is beside it */
     size_t
         beside_bytes; /* of that what a link of the longest chain has beside it, for policies that rank by attention (mass.h): */

@@ -174,7 +174,7 @@ static void seal_side(const kvfi_open_rows *o, const kvf_part *part, int store, 
         for (int32_t h = 0; h < heads; h++) {
             load_block(o, j * KVF_BLOCK, h, x);
             if (part->side == KVF_K && !c->g.stores[store].keys_known) kvfi_watch_keys(c, &c->g.stores[store], x);
-            if (part->side == KVF_K && c->g.stores[store].evicts) kvfi_score_rows(c, &c->g.stores[store], row, h, x);
+            if (part->side == KVF_K) kvfi_score_rows(c, o->s, store, j, h, x);
             if (part->side == KVF_K && c->g.stores[store].staged) apply_stages(c, o->s, &c->g.stores[store], row, h, x);
             uint8_t *record = kvfi_pool_data(&c->pools[store], id) + (size_t)h * c->g.stores[store].record_bytes + offset;
             part->codec->encode(kvfi_part_of(part, h, &room), x, record);
@@ -223,6 +223,7 @@ void kvfi_seal_batch(kvf_cache *c)
         int32_t next = s->next + r->count;
         int32_t left = free_left(c, s, next);
         for (int32_t j = 0; j < r->seals; j++) open_row(c, s, j, next);
+        memcpy(c->batch.scored, s->n_links, (size_t)c->g.n_stores * sizeof *s->n_links);
         for (int store = 0; store < c->g.n_stores; store++) seal_store(c, s, r, store);
         if (r->seals) kvfi_say_risky(c);
         advance_sequence(c, s, r);

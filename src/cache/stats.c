@@ -216,8 +216,8 @@ static uint64_t hash_blocks(const kvf_cache *c, const kvfi_sequence *s, uint64_t
 {
     for (int32_t b = 0; b < s->n_blocks; b++) {
         uint8_t *row = kvfi_row(c, s, b);
-        h = mix(h, kvfi_row_first(row), 2 * sizeof(int32_t));                /* and the epoch */
-        h = mix(h, kvfi_row_valid(c, row), c->g.row_bytes - c->g.row_valid); /* and the scores */
+        h = mix(h, kvfi_row_first(row), 2 * sizeof(int32_t)); /* and the epoch */
+        h = mix(h, kvfi_row_valid(c, row), c->g.row_bytes - c->g.row_valid);
         for (int i = 0; i < c->g.n_stores; i++) {
             uint32_t id = kvfi_row_ids(c, row)[i];
             if (id != KVFI_NO_BLOCK) h = mix(h, kvfi_pool_data(&c->pools[i], id), c->g.stores[i].block_bytes);

@@ -669,6 +669,37 @@ static void test_score_bytes(void **state)
     kvf_cache_free(&c);
 }
 
+/* A layer that keeps everything keeps every table row, but not the scores of rows that others have dropped: what a policy without any
+ * grows by. */
+static void test_scores_go_with_their_rows(void **state)
+{
+    static const char *const specs[] = {"window:budget=150,protect=0", "knorm:budget=150,protect=0",
+                                        "random:budget=150,protect=0", "qfilters:budget=150,protect=0",
+                                        "h2o:budget=150,protect=0"};
+    (void)state;
+    int64_t growth[COUNT(specs)];
+    for (int i = 0; i < COUNT(specs); i++) {
+        ts_model m;
+        ts_model_init(&m, 2, 4, 2, 32, 32, "q4_0", "q4_0");
+        tc_calibration *t = along_channel_3(&m);
+        m.params.evict = specs[i];
+        growth[i] = ts_bytes(&m, 64 * 200) - ts_bytes(&m, 64 * 100);
+        if (growth[i] != growth[0])
+            fail_msg("%s: %lld bytes for 6,400 rows, %lld without scores", specs[i], (long long)growth[i], (long long)growth[0]);
+        kvf_cache *c = ts_create(&m);
+        for (int n = 1; n <= 500; n++) {
+            kvf_stats_t s = {.size = sizeof s};
+            ts_grow(c, &m, 0, 1, 1, 1);
+            ts_ok(kvf_stats(c, &s));
+            if (s.accounted != ts_bytes(&m, n))
+                fail_msg("%s, %d rows: %lld bytes, formula %lld", specs[i], n, (long long)s.accounted,
+                         (long long)ts_bytes(&m, n));
+        }
+        kvf_cache_free(&c);
+        tc_free(t);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -691,6 +722,7 @@ int main(void)
         cmocka_unit_test(test_window_bytes_are_the_formula),
         cmocka_unit_test(test_stream_does_not_grow),
         cmocka_unit_test(test_score_bytes),
+        cmocka_unit_test(test_scores_go_with_their_rows),
     };
     return cmocka_run_group_tests_name("evict", tests, NULL, NULL);
 }
