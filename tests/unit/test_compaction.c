@@ -99,6 +99,30 @@ static void test_rows_move_as_they_are(void **state)
     }
 }
 
+/* So do rows of latent layers, whose values are in their keys, and those that come from exact rows of 8 bits. */
+static void test_other_rows_move_as_they_are(void **state)
+{
+    static const char *const specs[] = {"f16", "q8_0", "q4_0"};
+    (void)state;
+    for (int i = 0; i < 2 * COUNT(specs); i++) {
+        ts_model m;
+        const int latent = i % 2 && strcmp(specs[i / 2], "q4_0") != 0;
+        ts_model_init(&m, 2, 2, 2, 32, 32, specs[i / 2], "q8_0");
+        m.layers[1].share = 0;
+        m.layers[0].v_in_k = m.layers[1].v_in_k = latent;
+        m.params.exact_bits = latent && i < 2 ? 16 : 8;
+        kvf_cache *all = ts_create(&m);
+        m.params.evict = "random:budget=200";
+        kvf_cache *packed = ts_create(&m);
+        feed(all, &m, 600, 75);
+        feed(packed, &m, 600, 75);
+        for (int h = 0; h < 2; h++) assert_in_range(compare_rows(packed, all, 1, h, 32, 1), 200, 200 + 63);
+        assert_int_equal(stats(packed).rows_recoded, 0);
+        assert_int_equal(stats(packed).accounted, ts_bytes(&m, 600));
+        kvf_cache_free(&all), kvf_cache_free(&packed);
+    }
+}
+
 /* Error of the keys that are held, of their energy, against the same rows in a cache that dropped none. */
 static double error_of_keys(kvf_cache *packed, kvf_cache *all, int layer, int head, int dim)
 {
@@ -486,6 +510,13 @@ static void test_removal_leaves_no_holes(void **state)
     kvf_cache_free(&c);
 }
 
+/* Under sanitizers the first ones are left out: many rows, of every codec, through code that the others run, too. */
+#ifdef TESTS_SANITIZED
+enum { FIRST = 9 };
+#else
+enum { FIRST = 0 };
+#endif
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -497,10 +528,11 @@ int main(void)
         cmocka_unit_test(test_bytes_are_the_formula),
         cmocka_unit_test(test_memory_follows_the_budget),
         cmocka_unit_test(test_stream_does_not_grow),
-        cmocka_unit_test(test_copies),
         cmocka_unit_test(test_centres_of_many_segments),
+        cmocka_unit_test(test_other_rows_move_as_they_are),
+        cmocka_unit_test(test_copies),
         cmocka_unit_test(test_reserved_copies),
         cmocka_unit_test(test_removal_leaves_no_holes),
     };
-    return cmocka_run_group_tests_name("compaction", tests, NULL, NULL);
+    return _cmocka_run_group_tests("compaction", tests + FIRST, sizeof tests / sizeof *tests - FIRST, NULL, NULL);
 }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT
  * Every allocation may fail: an error, nothing changed, nothing leaked, and the cache goes on. */
 #include "books.h"
+#include "calibrated.h"
 #include "support.h"
 #include "cache/cache.h"
 
@@ -19,10 +20,13 @@ static void model_by_centroids(ts_model *m)
     known->layers[0].q_moment = known->layers[1].q_moment = moments;
 }
 
+static const char *policy; /* of the model below */
+
 /* Three layers, of which two are windowed. */
 static void model(ts_model *m)
 {
     ts_model_init(m, 3, 4, 2, 64, 72, "kivi4", "kivi4");
+    m->params.evict = policy;
     m->layers[0].window = 100;
     m->layers[2].window = 7;
 }
@@ -30,24 +34,27 @@ static void model(ts_model *m)
 static void test_create_fails_cleanly(void **state)
 {
     (void)state;
-    for (int way = 0; way < 4; way++) {
+    for (int way = 0; way < 6; way++) {
         const int once = way % 2;
         for (long k = 1;; k++) {
             ts_model m;
             ts_heap heap;
             kvf_cache *c = (kvf_cache *)(void *)&heap;
             ts_heap_init(&heap);
-            if (way < 2)
-                model(&m);
-            else
+            if (way / 2 == 1)
                 model_by_centroids(&m);
+            else
+                model(&m);
+            tc_calibration *directions = tc_new(&m, 1);
+            if (way / 2 == 2) m.params.evict = "qfilters:budget=150", m.params.calibration = &directions->c;
             m.params.allocator = &heap.hooks;
             heap.fail_at = k;
             heap.once = once;
             int code = ts_try(&m, &c);
             tb_forget(known), known = NULL;
+            tc_free(directions);
             if (code == KVF_OK) {
-                assert_true(k > (way < 2 ? 1 : 4)); /* the first failed: so all memory comes through the hooks */
+                assert_true(k > (way < 2 ? 1 : way < 4 ? 4 : 5)); /* the first failed: so all memory comes through the hooks */
                 kvf_cache_free(&c);
                 assert_int_equal(heap.live, 0);
                 break;
@@ -89,11 +96,12 @@ static void grown(ts_model *m, ts_heap *heap, kvf_cache **c)
     model(m);
     m->params.allocator = &heap->hooks;
     *c = ts_create(m);
-    ts_grow(*c, m, 0, 1, 330, 64);
+    ts_grow(*c, m, 0, 1, policy ? 900 : 330, 64);
 }
 
-/* Fails each allocation in turn. After each failure all is as before; in the end the run equals one without failures. */
-static void fail_each(int (*call)(trial *))
+/* Fails each allocation in turn, of a call about rows of one sequence. After each failure all is as before; in the end the run equals one
+ * without failures. */
+static void fail_each(int (*call)(trial *), int seq)
 {
     ts_row rows[300];
     for (int once = 0; once < 2; once++) {
@@ -102,7 +110,7 @@ static void fail_each(int (*call)(trial *))
         kvf_cache *c, *clean;
         grown(&m, &heap, &c);
         grown(&m_clean, &heap_clean, &clean);
-        ts_rows(rows, 300, 2, 3, 0); /* a sequence that is new, so that there is something to allocate */
+        ts_rows(rows, 300, seq, 3, kvf_seq_pos_max(c, seq) + 1);
         trial t = {c, &m, ts_batch_new(&m, rows, 300, NULL)};
         ts_snapshot before = ts_snapshot_take(c, &m);
         long k = 1;
@@ -124,7 +132,7 @@ static void fail_each(int (*call)(trial *))
         assert_true(k > 1);
         ts_feed(c, &m, rows, 300, 100, NULL);
         ts_grow(c, &m, 0, 1, 200, 100);
-        ts_grow(clean, &m_clean, 2, 3, 300, 300);
+        ts_grow(clean, &m_clean, seq, 3, 300, 300);
         ts_grow(clean, &m_clean, 0, 1, 200, 200);
         ts_same_sequence(c, 0, clean, 0, &m);
         ts_same_sequence(c, 2, clean, 2, &m);
@@ -138,22 +146,34 @@ static void fail_each(int (*call)(trial *))
     }
 }
 
+/* Rows of a sequence that is new, so that there is something to allocate; the same with a policy whose rows lie in chains. */
+static void fail_each_way(int (*call)(trial *))
+{
+    fail_each(call, 2);
+    policy = "h2o:budget=150";
+    fail_each(call, 2);
+    policy = NULL;
+}
+
 static void test_reserve_fails_cleanly(void **state)
 {
     (void)state;
-    fail_each(try_reserve);
+    fail_each_way(try_reserve);
 }
 
 static void test_begin_fails_cleanly(void **state)
 {
     (void)state;
-    fail_each(try_begin);
+    fail_each_way(try_begin);
+    policy = "h2o:budget=5000"; /* a chain that must grow, with what lies in it */
+    fail_each(try_begin, 0);
+    policy = NULL;
 }
 
 static void test_cp_fails_cleanly(void **state)
 {
     (void)state;
-    fail_each(try_cp);
+    fail_each_way(try_cp);
 }
 
 /* The first attention of a batch: a failure leaves the batch open and the attention possible. */
