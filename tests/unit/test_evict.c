@@ -13,6 +13,8 @@
 
 enum { S = 4, R = 64 };
 
+static tc_calibration *directions; /* of the model below, for policies that need such */
+
 /* Two full layers (one latent-free pair of heads each) and one with a window of its own, which the policy must leave alone. */
 static void model(ts_model *m, const char *codec, const char *evict)
 {
@@ -21,6 +23,9 @@ static void model(ts_model *m, const char *codec, const char *evict)
     m->layers[2].k_dim = 48;
     m->params.window_keep = 16;
     m->params.evict = evict;
+    if (strncmp(evict, "qfilters", 8) != 0) return;
+    if (!directions) directions = tc_new(m, 1);
+    m->params.calibration = &directions->c;
 }
 
 static kvf_cache *fed(ts_model *m, int n, int chunk)
@@ -408,7 +413,7 @@ static void test_budgets_in_bytes(void **state)
 }
 
 static const char *const policies[] = {"window:budget=150", "random:budget=200,seed=3", "knorm:budget=200",
-                                       "knorm:budget=40%,recent=100"};
+                                       "knorm:budget=40%,recent=100", "qfilters:budget=200"};
 
 static void test_batches_of_any_size(void **state)
 {
@@ -724,5 +729,7 @@ int main(void)
         cmocka_unit_test(test_score_bytes),
         cmocka_unit_test(test_scores_go_with_their_rows),
     };
-    return cmocka_run_group_tests_name("evict", tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests_name("evict", tests, NULL, NULL);
+    tc_free(directions);
+    return failed;
 }

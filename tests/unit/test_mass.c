@@ -5,6 +5,7 @@
 #include "cache/mass.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@ typedef struct reference {
     head kv[KV];
     float k[N][KV][DIM];
     int newest, used, n;
+    int open; /* first row that is not coded */
 } reference;
 
 static void model(ts_model *m, const char *evict)
@@ -82,21 +84,41 @@ static void follow(reference *r, const ts_batch *b)
     const int fresh = r->newest && (r->used || b->n >= 64), before = r->n;
     r->n += b->n, r->used = 0;
     for (int kv = 0; kv < KV; kv++) {
-        for (int j = before; j < r->n; j++) r->kv[kv].alive[j] = 1;
+        for (int j = before; j < r->n; j++) r->kv[kv].alive[j] = 1, r->kv[kv].sum[j] = 0;
         for (int j = 0; j < r->n; j++) r->kv[kv].sum[j] = (fresh ? 0 : r->kv[kv].sum[j]) + pending[kv][j];
-        for (int rows = 64 + R; rows <= r->n; rows += 64)
-            if (rows > before) choose(r, &r->kv[kv], rows), r->used = 1;
+        for (int rows = r->open + 64 + R; rows <= r->n; rows += 64) choose(r, &r->kv[kv], rows), r->used = 1;
     }
+    while (r->open + 64 + R <= r->n) r->open += 64;
 }
 
-static ts_batch *attended(kvf_cache *c, const ts_model *m, int pos, int n)
+static ts_batch *attended_as(kvf_cache *c, const ts_model *m, int seq, uint64_t tag, int pos, int n)
 {
     ts_row rows[N];
-    ts_rows(rows, n, 0, 1, pos);
+    ts_rows(rows, n, seq, tag, pos);
     ts_batch *b = ts_batch_new(m, rows, n, &(ts_how){.scale = 1 / sqrtf(DIM)});
     ts_begin(c, b);
     ts_attend_all(c, b);
     return b;
+}
+
+static ts_batch *attended(kvf_cache *c, const ts_model *m, int pos, int n)
+{
+    return attended_as(c, m, 0, 1, pos, n);
+}
+
+/* Every head holds the rows that the definition keeps, and heads differ. */
+static void same_kept(kvf_cache *c, int seq, const reference *r, const char *what)
+{
+    int differ = 0;
+    for (int kv = 0; kv < KV; kv++)
+        for (int pos = 0; pos < r->n; pos++) {
+            float x[DIM];
+            const int held = kvf_seq_read(c, seq, 0, KVF_K, kv, pos, x) == KVF_OK;
+            if (held != r->kv[kv].alive[pos])
+                fail_msg("%s, %s, head %d: position %d is %s", c->g.evict.policy->name, what, kv, pos, held ? "held" : "missing");
+            differ += r->kv[0].alive[pos] != r->kv[1].alive[pos];
+        }
+    assert_true(differ > 0);
 }
 
 static void check(const char *spec, int newest, int chunk, int threads)
@@ -122,16 +144,9 @@ static void check(const char *spec, int newest, int chunk, int threads)
         follow(r, b);
         ts_batch_free(b);
     }
-    int differ = 0;
-    for (int kv = 0; kv < KV; kv++)
-        for (int pos = 0; pos < N; pos++) {
-            float x[DIM];
-            const int held = kvf_seq_read(c, 0, 0, KVF_K, kv, pos, x) == KVF_OK;
-            if (held != r->kv[kv].alive[pos])
-                fail_msg("%s in batches of %d, head %d: position %d is %s", spec, chunk, kv, pos, held ? "held" : "missing");
-            differ += r->kv[0].alive[pos] != r->kv[1].alive[pos];
-        }
-    assert_true(differ > 0);
+    char what[40];
+    snprintf(what, sizeof what, "in batches of %d", chunk);
+    same_kept(c, 0, r, what);
     kvf_cache_free(&c);
     free(r);
 }
@@ -337,35 +352,77 @@ static void test_not_finite_in_the_first_row(void **state)
     for (int i = 0; i < 8; i++) check_first_row(i / 2 % 2 * S, i % 2, i < 4 ? 1 : 3);
 }
 
-/* Copies, cuts, and a sequence that is reopened from its sink. */
+/* Batches of n rows in all, attended to, in the cache and by the definition. */
+static void grow_both(kvf_cache *c, const ts_model *m, reference *r, int seq, uint64_t tag, int n, int chunk)
+{
+    for (int i = 0; i < n; i += chunk) {
+        ts_batch *b = attended_as(c, m, seq, tag, r->n, n - i < chunk ? n - i : chunk);
+        ts_append_all(c, b);
+        ts_ok(kvf_batch_commit(c));
+        follow(r, b);
+        ts_batch_free(b);
+    }
+}
+
+/* Positions p0 to p1 - 1; to the end: the next block begins where the cut was, if that was among coded rows. */
+static void remove_both(kvf_cache *c, reference *r, int seq, int p0, int p1)
+{
+    ts_ok(kvf_seq_rm(c, seq, p0, p1));
+    for (int kv = 0; kv < KV; kv++)
+        for (int j = p0; j < (p1 < 0 ? r->n : p1); j++) r->kv[kv].alive[j] = 0;
+    if (p1 >= 0) return;
+    r->n = p0;
+    if (p0 < r->open) r->open = p0;
+    if (p0 > S) return;
+    r->open = r->used = 0; /* reopened from the sink: nobody has asked */
+    for (int kv = 0; kv < KV; kv++)
+        for (int j = 0; j < p0; j++) r->kv[kv].sum[j] = 0;
+}
+
+/* Copies that go different ways, cuts among open rows and coded ones, holes, and a sequence that is reopened from its sink: masses stay with
+ * the rows that they belong to. */
 static void test_sequences(void **state)
 {
     (void)state;
     for (int i = 0; i < 2; i++) {
         ts_model m;
+        reference *r = calloc(2, sizeof *r);
+        assert_non_null(r);
+        r->newest = i;
         model(&m, i ? "snapkv:budget=200" : "h2o:budget=200");
         kvf_cache *c = ts_create(&m);
-        for (int pos = 0; pos < 480; pos += 60) {
-            ts_batch *b = attended(c, &m, pos, 60);
-            ts_append_all(c, b);
-            ts_ok(kvf_batch_commit(c));
-            ts_batch_free(b);
-        }
+        grow_both(c, &m, r, 0, 1, 410, 60);
         ts_ok(kvf_seq_cp(c, 0, 1));
         ts_same_sequence(c, 0, c, 1, &m);
+        r[1] = r[0];
         ts_snapshot before = ts_snapshot_take(c, &m);
-        ts_batch *b = attended(c, &m, 480, 60);
+        ts_batch *b = attended(c, &m, 410, 60);
         ts_append_all(c, b);
         ts_ok(kvf_batch_abort(c));
         ts_unchanged(c, &m, &before);
         ts_batch_free(b);
         ts_snapshot_free(&before);
-        ts_ok(kvf_seq_rm(c, 0, 300, -1));
-        ts_grow(c, &m, 0, 3, 200, 30);
-        ts_ok(kvf_seq_rm(c, 0, 3, -1));
-        assert_int_equal(kvf_seq_pos_max(c, 0), 2);
-        ts_grow(c, &m, 0, 1, 477, 60);
+        grow_both(c, &m, r, 0, 2, 90, 30);
+        grow_both(c, &m, r + 1, 1, 3, 90, 7);
+        same_kept(c, 0, r, "a copy");
+        same_kept(c, 1, r + 1, "its other");
+        assert_memory_not_equal(r[0].kv[0].alive, r[1].kv[0].alive, sizeof r[0].kv[0].alive);
+        remove_both(c, r + 1, 1, 490, -1); /* open rows */
+        grow_both(c, &m, r + 1, 1, 4, 80, 40);
+        same_kept(c, 1, r + 1, "cut among open rows");
+        remove_both(c, r, 0, 300, -1);
+        grow_both(c, &m, r, 0, 5, 200, 25);
+        same_kept(c, 0, r, "cut among coded rows");
+        remove_both(c, r, 0, 250, 270);
+        remove_both(c, r, 0, 470, 480);
+        grow_both(c, &m, r, 0, 6, 100, 50);
+        same_kept(c, 0, r, "with holes");
+        remove_both(c, r + 1, 1, 3, -1);
+        assert_int_equal(kvf_seq_pos_max(c, 1), 2);
+        grow_both(c, &m, r + 1, 1, 7, 477, 60);
+        same_kept(c, 1, r + 1, "reopened");
         kvf_cache_free(&c);
+        free(r);
     }
 }
 
