@@ -217,8 +217,9 @@ KVF_API int kvf_batch_begin(kvf_cache *cache, const kvf_token *tokens, int32_t n
 KVF_API int kvf_batch_append(kvf_cache *cache, int32_t layer, const kvf_view *k, const kvf_view *v, const int32_t *cells);
 
 /* Stores the staged rows, seals whole blocks, frees blocks that left a window; last of all, for every block that was sealed, the policy
- * drops coded rows until each head is within its budget: the sink, the rows left of it, and R newest. Fails only with KVF_E_STATE: no batch open, a
- * layer not appended, or scores of an attention that a policy cannot rank rows by (the batch then stays open). Does not allocate. */
+ * drops coded rows until each head is within its budget: the sink, the rows left of it, and R newest. Fails only with KVF_E_STATE: no batch open, an
+ * attention open, a layer not appended, or scores of an attention that a policy cannot rank rows by; a batch that is open stays so then.
+ * Does not allocate. */
 KVF_API int kvf_batch_commit(kvf_cache *cache);
 
 /* Forgets the open batch. The cache is byte for byte what it was before kvf_batch_begin. */
@@ -274,10 +275,11 @@ KVF_API int kvf_attend_begin(kvf_cache *cache, const kvf_attention *a, kvf_plan 
 KVF_API void kvf_attend_part(const kvf_plan *plan, int32_t i);
 
 /* Merges the parts by their log-sum-exp and writes `out` and `lse`; closes the plan. KVF_E_STATE when a part was not done: the plan
- * then stays open, and the missing parts may still be done. */
+ * then stays open, and the missing parts may still be done. KVF_E_NONFINITE under a policy that ranks rows by attention (h2o, snapkv), at
+ * a layer's first attention in a batch: scores are NaN or infinite. The plan is closed, and the batch can only be aborted. */
 KVF_API int kvf_attend_end(kvf_plan *plan);
 
-/* All three in the calling thread. */
+/* All three in the calling thread; no plan stays open. */
 KVF_API int kvf_attend(kvf_cache *cache, const kvf_attention *a);
 
 /* Merges attention over two disjoint sets of keys: (out, lse) becomes that of the union with (other, other_lse).
@@ -338,10 +340,12 @@ typedef struct kvf_stats_t {
     int64_t saturated;      /* values above 65504 that were clipped, since creation */
     double bits_code_k;     /* bits per key value of the body: codes, scales, padding; mean over layers weighted by values */
     double bits_code_v;
-    double bits_code;       /* keys and values together */
-    double bits_per_value;  /* all-in: 8 * accounted / values held (0 when empty) */
-    const char *cpu;        /* instruction set in use; belongs to the cache */
-    int64_t tokens_evicted; /* rows that the policy took from each head of the layer that lost most, over the sequences held */
+    double bits_code;      /* keys and values together */
+    double bits_per_value; /* all-in: 8 * accounted / values held (0 when empty) */
+    const char *cpu;       /* instruction set in use; belongs to the cache */
+    int64_t
+        tokens_evicted; /* rows that the policy took from each head of the layer that lost most, over the sequences held; those behind
+                               a cut do not count (kvf_evicted_t.evicted) */
     int64_t
         saturated_scales; /* scales and lengths of coded vectors that f16 cannot hold (above 65504) and that were clipped, since
                                  creation */
@@ -375,11 +379,13 @@ KVF_API int kvf_keys(const kvf_cache *cache, int32_t layer, kvf_keys_t *keys);
 
 /* What a policy did in one layer, over all sequences held. Every KV head of a layer keeps as many rows, each its own. */
 typedef struct kvf_evicted_t {
-    uint32_t size;   /* set by the caller to sizeof(kvf_evicted_t) */
-    int32_t pruned;  /* 1: the policy works on this layer; 0: there is none, or the layer has a window of its own */
-    int64_t kept;    /* rows that a head holds, exact ones included, removed ones not: of the head that has most */
-    int64_t evicted; /* rows that it lost to the policy; those that were removed or left a window do not count */
-    int64_t budget;  /* rows that it may keep of each sequence; 0: a share, or all */
+    uint32_t size;  /* set by the caller to sizeof(kvf_evicted_t) */
+    int32_t pruned; /* 1: the policy works on this layer; 0: there is none, or the layer has a window of its own */
+    int64_t kept;   /* rows that a head holds, exact ones included, removed ones not: of the head that has most */
+    int64_t
+        evicted; /* rows that it lost to the policy; those that were removed or left a window do not count. After a cut (kvf_seq_rm to
+                        the end) at most those that are missing before it */
+    int64_t budget; /* rows that it may keep of each sequence; 0: a share, or all */
 } kvf_evicted_t;
 
 /* KVF_E_ARG: no such layer; KVF_E_VERSION: wrong size. Layers that share K/V answer for their owner. */

@@ -199,6 +199,9 @@ void kvfi_evict_rows(kvf_cache *c, kvfi_sequence *s, int32_t seals);
 void kvfi_trim_removed(kvf_cache *c, const kvfi_sequence *s);
 void kvfi_trim_committed(kvf_cache *c);
 
+/* Rows that the head of a store that has most holds of a sequence, exact ones included. */
+int64_t kvfi_rows_kept(const kvf_cache *c, const kvfi_sequence *s, int32_t store);
+
 /* After blocks were cut short or went away. */
 void kvfi_count_wasted(const kvf_cache *c, kvfi_sequence *s);
 

@@ -217,6 +217,15 @@ void kvfi_count_wasted(const kvf_cache *c, kvfi_sequence *s)
     }
 }
 
+/* Of the rows that the policy has dropped, those behind a cut are nobody's loss: no more than are missing before it. */
+static void bound_evicted(const kvf_cache *c, kvfi_sequence *s, int32_t p0)
+{
+    for (int i = 0; i < c->g.n_stores; i++) {
+        const int64_t missing = (int64_t)p0 - s->start - kvfi_rows_kept(c, s, i);
+        if (s->evicted[i] > missing) s->evicted[i] = (int32_t)missing;
+    }
+}
+
 /* Removes everything from p0 on; start < p0 < next. */
 static void cut(kvf_cache *c, kvfi_sequence *s, int32_t p0)
 {
@@ -235,6 +244,7 @@ static void cut(kvf_cache *c, kvfi_sequence *s, int32_t p0)
     if (forget) kvfi_learn_again(c, s);
     kvfi_count_wasted(c, s);
     s->next = p0;
+    if (s->policy_end > p0) bound_evicted(c, s, p0);
     if (s->policy_end > p0) s->policy_end = p0; /* what was dropped knowing of later rows is gone, but so are these */
 }
 

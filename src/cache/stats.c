@@ -160,6 +160,11 @@ static int64_t most_evicted(const kvf_cache *c, const kvfi_sequence *s)
     return most;
 }
 
+int64_t kvfi_rows_kept(const kvf_cache *c, const kvfi_sequence *s, int32_t store)
+{
+    return body_rows(c, s, store) + window_rows(c, s) + (s->has_sink ? kvfi_popcount(s->sink_alive) : 0);
+}
+
 int kvf_evicted(const kvf_cache *c, int32_t layer, kvf_evicted_t *e)
 {
     if (!c || !e || layer < 0 || layer >= c->g.n_layers) return KVF_E_ARG;
@@ -170,7 +175,7 @@ int kvf_evicted(const kvf_cache *c, int32_t layer, kvf_evicted_t *e)
     for (int i = 0; i < c->g.max_sequences; i++) {
         const kvfi_sequence *s = &c->sequences[i];
         if (!s->used) continue;
-        e->kept += body_rows(c, s, store) + window_rows(c, s) + (s->has_sink ? kvfi_popcount(s->sink_alive) : 0);
+        e->kept += kvfi_rows_kept(c, s, store);
         e->evicted += s->evicted[store];
     }
     return KVF_OK;

@@ -536,6 +536,10 @@ static void test_removal_after_eviction(void **state)
         for (int pos = 0; pos < 420; pos++) was[pos] = held(c, 0, 0, 1, pos);
         ts_ok(kvf_seq_rm(c, 0, 300, -1));
         assert_int_equal(kvf_seq_pos_max(c, 0), 299);
+        for (int layer = 0; layer < 3; layer += 2) { /* what has gone beyond the cut is not missed any more */
+            assert_int_equal(evicted(c, layer).kept + evicted(c, layer).evicted, 300);
+            assert_true(evicted(c, layer).kept > 0 && evicted(c, layer).evicted > 0);
+        }
         for (int pos = 0; pos < 420; pos++) assert_int_equal(held(c, 0, 0, 1, pos), pos < 300 && was[pos]);
         /* a removed row in the middle is not counted as held, and growing goes on within the budget */
         ts_ok(kvf_seq_rm(c, 0, 2, 3));
