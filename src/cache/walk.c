@@ -170,7 +170,7 @@ static void write_partial(const kvfi_walker *w, uint8_t *partial)
     memcpy(p + 2 * KVFI_DIRECT, w->acc, (size_t)w->n * w->v_stride * sizeof *p);
 }
 
-/* Links whose bins have that table set: queries are prepared once for each. */
+/* Links whose bins have that table set. */
 static void link_pieces(kvfi_walker *w, int32_t epoch)
 {
     for (int32_t i = w->from; i < w->to; i++)
@@ -184,7 +184,18 @@ static void body_pieces(kvfi_walker *w, int32_t span)
     const int64_t links = w->seq->n_links[w->layer->store], blocks = links ? 0 : w->seq->n_blocks - first;
     for (int64_t b = blocks * span / spans; b < blocks * (span + 1) / spans; b++) block_piece(w, (int32_t)(first + b));
     w->from = (int32_t)(links * span / spans), w->to = (int32_t)(links * (span + 1) / spans);
-    for (int32_t epoch = 0; epoch < (w->store->self ? w->seq->n_sets : 1); epoch++) link_pieces(w, epoch);
+    for (int32_t epoch = 0; epoch < kvfi_walker_epochs(w); epoch++) link_pieces(w, epoch);
+}
+
+/* The body accumulates in another domain than the exact rows when its values are turned. */
+static void clear_sums(kvfi_walker *w)
+{
+    for (int32_t v = 0; v < w->n; v++) w->max[v] = -INFINITY, w->sum[v] = 0;
+    memset(w->acc, 0, (size_t)w->n * w->v_stride * sizeof *w->acc);
+    if (w->store->turned.kind)
+        memset(w->acc_rotated, 0, (size_t)w->n * w->v_stride * sizeof *w->acc);
+    else
+        w->acc_rotated = w->acc;
 }
 
 static void keep_norms(const kvfi_walker *w)
@@ -198,6 +209,8 @@ void kvfi_walk(kvf_cache *c, const kvfi_item *item, int32_t span, uint8_t *slot,
 {
     kvfi_walker w;
     kvfi_walker_open(&w, c, item, slot);
+    kvfi_walker_prepare(&w);
+    clear_sums(&w);
     if (span == 0) sink_piece(&w);
     body_pieces(&w, span);
     if (span == c->attend.spans - 1) {

@@ -43,8 +43,16 @@ typedef struct kvfi_walker {
     int32_t pos[KVFI_VECTORS], row[KVFI_VECTORS], head[KVFI_VECTORS]; /* of each vector: position, batch row, query head */
 } kvfi_walker;
 
-/* Prepares the queries of an item; slot is scratch of one thread. */
+/* What the walk of an item needs to know; slot is scratch of one thread. And its queries, before anything is scored; they are turned for
+ * packed codes when the first block asks for that. */
 void kvfi_walker_open(kvfi_walker *w, kvf_cache *c, const kvfi_item *item, uint8_t *slot);
+void kvfi_walker_prepare(kvfi_walker *w);
+
+/* Table sets that links may have: queries are prepared once for each when links are taken set by set. */
+static inline int32_t kvfi_walker_epochs(const kvfi_walker *w)
+{
+    return w->store->self ? w->seq->n_sets : 1;
+}
 
 /* Each leaves w->scores [n][64] of one piece: scaled, capped, with ALiBi, -inf where a query may not look. NULL or 0: nobody sees any of
  * it, and scores are what they were. */

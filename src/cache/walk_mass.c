@@ -87,10 +87,13 @@ void kvfi_walk_mass(kvf_cache *c, int32_t item, int32_t span, int32_t spans, uin
     kvfi_walker w;
     kvfi_walker_open(&w, c, &c->attend.items[item], slot);
     if (!load_norms(&w)) return;
+    kvfi_walker_prepare(&w);
     float *open = kvfi_open_mass(c, w.seq, w.store, w.item->head, 1);
     const int64_t links = w.seq->n_links[w.layer->store];
     w.from = (int32_t)(links * span / spans), w.to = (int32_t)(links * (span + 1) / spans);
-    for (int32_t i = w.from; i < w.to; i++) link_mass(&w, i);
+    for (int32_t epoch = 0; epoch < kvfi_walker_epochs(&w); epoch++)
+        for (int32_t i = w.from; i < w.to; i++)
+            if (kvfi_link_at(w.seq, w.store, i)->bin[w.item->head].epoch == epoch) link_mass(&w, i);
     if (span < spans - 1) return;
     window_mass(&w, open);
     tail_mass(&w, open + w.seq->open);

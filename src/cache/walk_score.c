@@ -28,12 +28,19 @@ static void transform_queries(const kvfi_walker *w)
     if (!w->tiles) w->kernels->kind[k->kind].prepare(k, w->q_rotated, w->k_stride, w->n, w->prepared);
 }
 
-static void prepare_queries(kvfi_walker *w)
+void kvfi_walker_prepare(kvfi_walker *w)
 {
-    const kvf_part *k = &w->store->k;
     for (int32_t v = 0; v < w->n; v++) load_query(w, v, w->q + (size_t)v * w->k_stride);
     w->epoch = -1, w->segment = -1;
-    if (w->store->staged) return; /* blocks prepare their epoch, see use_tables */
+    if (w->seq->n_links[w->layer->store] && w->store->staged) memset(w->known, 0xff, (size_t)w->n_known * sizeof *w->known);
+}
+
+/* Queries of stores without stages, all of whose blocks want the same: once there is one. */
+static void use_plain(kvfi_walker *w)
+{
+    const kvf_part *k = &w->store->k;
+    if (w->epoch == 0) return;
+    w->epoch = 0;
     if (k->rot.kind)
         memcpy(w->q_rotated, w->q, (size_t)w->n * w->k_stride * sizeof *w->q);
     else
@@ -167,22 +174,13 @@ void kvfi_walker_open(kvfi_walker *w, kvf_cache *c, const kvfi_item *item, uint8
     w->bias = (float *)(void *)(slot + g->slot_bias);
     w->known = (int64_t *)(void *)(slot + g->slot_offsets), w->offsets = (float *)(void *)(w->known + KVFI_OFFSETS);
     w->n_known = w->n > KVFI_DIRECT ? KVFI_OFFSETS / (KVFI_VECTORS / KVFI_DIRECT) : KVFI_OFFSETS;
-    if (w->seq->n_links[w->layer->store] && w->store->staged) memset(w->known, 0xff, (size_t)w->n_known * sizeof *w->known);
     w->rows_k = (float *)(void *)(slot + g->slot_rows_k), w->rows_v = (float *)(void *)(slot + g->slot_rows_v);
     for (int32_t v = 0; v < w->n; v++) {
         int32_t vector = item->first + v;
         w->row[v] = c->batch.order[w->run->first + vector / w->layer->group];
         w->head[v] = item->head * w->layer->group + vector % w->layer->group;
         w->pos[v] = c->batch.tokens[w->row[v]].pos;
-        w->max[v] = -INFINITY, w->sum[v] = 0;
     }
-    memset(w->acc, 0, (size_t)w->n * w->v_stride * sizeof *w->acc);
-    /* the body accumulates in another domain than the exact rows when its values are turned */
-    if (w->store->turned.kind)
-        memset(w->acc_rotated, 0, (size_t)w->n * w->v_stride * sizeof *w->acc);
-    else
-        w->acc_rotated = w->acc;
-    prepare_queries(w);
 }
 
 /* ---- masks ------------------------------------------------------------------------------------------------------------------ */
@@ -328,7 +326,10 @@ const uint8_t *kvfi_score_block(kvfi_walker *w, int32_t block, const float **add
     uint64_t seen[KVFI_VECTORS];
     if (id == KVFI_NO_BLOCK || !see(w, first, KVF_BLOCK, alive, seen)) return NULL;
     const uint8_t *record = record_of(w, id);
-    if (w->store->staged) use_tables(w, w->store->self ? *kvfi_row_epoch(row) : 0, first / KVFI_SEGMENT);
+    if (w->store->staged)
+        use_tables(w, w->store->self ? *kvfi_row_epoch(row) : 0, first / KVFI_SEGMENT);
+    else
+        use_plain(w);
     score_record(w, record);
     *add = offsets(w, record, w->store->staged);
     finish_scores(w, first, NULL, seen);
@@ -341,7 +342,10 @@ const uint8_t *kvfi_score_link(kvfi_walker *w, const kvfi_link *link)
     const uint8_t *record = record_of(w, link->id);
     uint64_t seen[KVFI_VECTORS];
     if (!see_bin(w, bin, seen)) return NULL;
-    if (w->store->staged) use_links(w, bin->epoch);
+    if (w->store->staged)
+        use_links(w, bin->epoch);
+    else
+        use_plain(w);
     score_record(w, record);
     add_to_scores(w, offsets(w, record, 0));
     if (w->store->staged) add_bin_offsets(w, bin);
