@@ -49,6 +49,7 @@ typedef struct plan {
     int64_t context, available;
     int32_t layers_folded;
     int64_t budget; /* tokens that a head keeps where the budget is one of bytes; 0: it is not */
+    bool others;    /* layers= gives some layers budgets of their own */
 } plan;
 
 typedef struct plan_row {
@@ -59,11 +60,8 @@ typedef struct plan_row {
 /* Which blocks become empty is then known only from the data. */
 static bool policy_keeps_scores(const kv_choice *kv)
 {
-    kvf_policy_info info;
-    size_t n = strcspn(kv->evict, ":");
-    for (int32_t i = 0; kvf_policy_list(i, &info) == KVF_OK; i++)
-        if (strlen(info.name) == n && strncmp(info.name, kv->evict, n) == 0) return info.score_bytes > 0;
-    return false;
+    kvf_evict_info info;
+    return kvf_evict_check(kv->evict, kv->sink, kv->recent, 0, &info, NULL, 0) == KVF_OK && info.score_bytes > 0;
 }
 
 /* ---- sizes ----------------------------------------------------------------------------------------------------------------- */
@@ -152,16 +150,21 @@ static int check(plan *p)
 }
 
 /* Only a cache knows how many tokens a budget of bytes is. It touches next to nothing. */
-static int64_t tokens_of_bytes(const plan *p)
+static void find_tokens_of_bytes(plan *p)
 {
     kvf_evict_info info;
     kvf_cache *cache = NULL;
-    kvf_evicted_t e = {.size = sizeof e};
-    if (kvf_evict_check(p->kv.evict, p->kv.sink, p->kv.recent, 0, &info, NULL, 0) != KVF_OK || !info.bytes) return 0;
-    if (kvf_cache_create(&cache, &p->params) != KVF_OK) return 0;
-    for (int32_t i = 0; i < p->params.n_layers && !e.budget; i++) kvf_evicted(cache, i, &e);
+    if (kvf_evict_check(p->kv.evict, p->kv.sink, p->kv.recent, 0, &info, NULL, 0) != KVF_OK || !info.bytes) return;
+    if (kvf_cache_create(&cache, &p->params) != KVF_OK) return;
+    for (int32_t i = 0; i < p->params.n_layers; i++) {
+        kvf_evicted_t e = {.size = sizeof e};
+        if (kvf_evicted(cache, i, &e) != KVF_OK || !e.pruned) continue;
+        if (e.own)
+            p->others = true;
+        else
+            p->budget = e.budget;
+    }
     kvf_cache_free(&cache);
-    return e.budget;
 }
 
 static int make(plan *p, const plan_settings *set)
@@ -184,7 +187,7 @@ static int make(plan *p, const plan_settings *set)
         return cli_exit_of((int)bytes);
     }
     p->layers_folded = count_folded(p);
-    p->budget = tokens_of_bytes(p);
+    find_tokens_of_bytes(p);
     return CLI_GO;
 }
 
@@ -226,7 +229,9 @@ static int print_table(const plan *p)
            p->shape.n_attention, (long long)p->shape.context);
     printf("K %s, V %s, sink %d, window %d: %d of %d layers folded\n", p->kv.k, p->kv.v, p->kv.sink, p->kv.recent,
            p->layers_folded, p->shape.n_layers);
-    if (p->budget > 0) printf("budget %lld tokens of each head\n", (long long)p->budget);
+    if (p->budget > 0)
+        printf("budget %lld tokens of each head%s\n", (long long)p->budget,
+               p->others ? ", in layers without one of their own" : "");
     if (p->kv.evicts)
         printf("evict %s%s\n", p->kv.evict, policy_keeps_scores(&p->kv) ? ": sizes are the most that it can be" : "");
     printf("weights %s, host cells %s, memory available %s\n\n", cli_bytes(p->file.bytes), cli_bytes(shape_host(&p->shape)),

@@ -91,7 +91,8 @@ static int check(quality_settings *set)
     return result_check(&set->out);
 }
 
-/* First length of the cache at which an arm's policy drops something: a block is sealed then, with the exact rows behind it. */
+/* First length of the cache at which an arm's policy drops something even of the layer with the largest budget: a block is sealed then,
+ * with the exact rows behind it. */
 static int64_t binds_at(const quality_arm *arm, const quality_settings *set)
 {
     kvf_evict_info info;

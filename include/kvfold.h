@@ -386,6 +386,8 @@ typedef struct kvf_evicted_t {
         evicted; /* rows that it lost to the policy; those that were removed or left a window do not count. After a cut (kvf_seq_rm to
                         the end) at most those that are missing before it */
     int64_t budget; /* rows that it may keep of each sequence; 0: a share, or all */
+    int32_t own;    /* 1: that is the layer's own, from kvf_layer.evict_budget or layers=; 0: it is the policy's */
+    int32_t reserved;
 } kvf_evicted_t;
 
 /* KVF_E_ARG: no such layer; KVF_E_VERSION: wrong size. Layers that share K/V answer for their owner. */
@@ -423,8 +425,11 @@ typedef struct kvf_evict_info {
     char canonical[200];  /* the spec with every option written out */
     int32_t evicts;       /* 0: "none" */
     int32_t sink, recent; /* rows that are protected at both ends */
-    int64_t budget;       /* rows that a head keeps of `tokens`; tokens when it keeps all, or when only a cache can tell: */
-    int64_t bytes;        /* the budget is one of bytes; 0: it is not */
+    int64_t budget; /* rows that a head keeps of `tokens` in the layer with the largest budget: of the policy's own and those of
+                       layers= (a layer that protect= names has none). tokens when it keeps all, or when only a cache can tell: */
+    int64_t bytes;  /* the budget is one of bytes; 0: it is not */
+    int32_t score_bytes; /* as in kvf_policy_info */
+    int32_t reserved;
 } kvf_evict_info;
 
 /* Checks a policy spec (NULL: "none") for a cache with the given sink and recent that holds `tokens`. error may be NULL. */

@@ -171,7 +171,7 @@ int kvf_evicted(const kvf_cache *c, int32_t layer, kvf_evicted_t *e)
     if (e->size != sizeof *e) return KVF_E_VERSION;
     const int32_t store = c->g.layers[layer].store;
     *e = (kvf_evicted_t){.size = sizeof *e, .pruned = c->g.stores[store].evicts};
-    if (e->pruned) e->budget = c->g.stores[store].budget;
+    if (e->pruned) e->budget = c->g.stores[store].budget, e->own = c->g.stores[store].own_budget > 0;
     for (int i = 0; i < c->g.max_sequences; i++) {
         const kvfi_sequence *s = &c->sequences[i];
         if (!s->used) continue;

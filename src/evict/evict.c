@@ -146,6 +146,16 @@ static int32_t last_of(const char *list, int budgets)
     return most;
 }
 
+/* The largest budget of a list that was checked; 0: none. */
+static int32_t most_of(const char *list)
+{
+    int32_t most = 0;
+    range r;
+    for (const char *at = list; *at && next_range(&at, 1, &r);)
+        if (r.tokens > most) most = r.tokens;
+    return most;
+}
+
 static int set_protected(const kvf_spec *spec, kvfi_evict *e, char *error, size_t size)
 {
     const char *text = kvfi_spec_get(spec, "protect", "");
@@ -293,15 +303,26 @@ int64_t kvfi_evict_rows_kept(const kvfi_evict *e, int32_t tokens, int32_t share,
     return budget > protected_rows ? budget : protected_rows;
 }
 
+static int32_t score_bytes(const kvfi_policy *p)
+{
+    return p->score ? (int32_t)sizeof(uint16_t) : p->mass ? 2 * (int32_t)sizeof(float) : 0;
+}
+
 int kvf_policy_list(int32_t i, kvf_policy_info *info)
 {
     const kvfi_policy *p = kvfi_policy_at(i);
     if (!p || !info) return KVF_E_ARG;
-    *info = (kvf_policy_info){p->name, p->summary, p->examples,
-                              p->score  ? (int32_t)sizeof(uint16_t)
-                              : p->mass ? 2 * (int32_t)sizeof(float)
-                                        : 0};
+    *info = (kvf_policy_info){p->name, p->summary, p->examples, score_bytes(p)};
     return KVF_OK;
+}
+
+/* Of `tokens`, what the layer with the largest budget keeps. */
+static int64_t most_kept(const kvfi_evict *e, int64_t tokens)
+{
+    if (!kvfi_evicts(e) || e->bytes) return tokens;
+    int64_t most = kvfi_evict_rows_kept(e, e->tokens, e->share, tokens);
+    if (most < most_of(e->layers)) most = most_of(e->layers);
+    return most < tokens ? most : tokens;
 }
 
 int kvf_evict_check(const char *spec, int32_t sink, int32_t recent, int64_t tokens, kvf_evict_info *info, char *error,
@@ -315,12 +336,12 @@ int kvf_evict_check(const char *spec, int32_t sink, int32_t recent, int64_t toke
     }
     int rc = kvfi_evict_setup(spec, sink, recent, &e, error, size);
     if (rc || !info) return rc;
-    const int64_t budget = kvfi_evicts(&e) && !e.bytes ? kvfi_evict_rows_kept(&e, e.tokens, e.share, tokens) : tokens;
     *info = (kvf_evict_info){.evicts = kvfi_evicts(&e),
                              .sink = e.sink,
                              .recent = e.recent,
-                             .budget = budget < tokens ? budget : tokens,
-                             .bytes = e.bytes};
+                             .budget = most_kept(&e, tokens),
+                             .bytes = e.bytes,
+                             .score_bytes = score_bytes(e.policy)};
     memcpy(info->canonical, e.canonical, sizeof info->canonical);
     return KVF_OK;
 }
