@@ -149,9 +149,9 @@ typedef struct kvf_params {
     size_t error_size;
     const char
         *evict; /* which tokens stay, as "window:budget=1024,recent=256,sink=4" (kvf_policy_list); NULL: "none", all. Copied.
-                                 budget is that of each head: tokens, a share as 25% of all, or what makes `accounted` of one sequence stay
-                                 within 64MiB after each commit, however long it gets. protect=0-1+29 names layers that keep everything, layers=2-5:512+28:256 others
-                                 with budgets in tokens of their own (evict_budget of a layer comes before that);
+                                 budget is that of each head: tokens, a share as 25% of all, or what makes `accounted` of the whole cache
+                                 stay within 64MiB after each commit: max_sequences sequences get equal parts, however long they get.
+                                 protect=0-1+29 names layers that keep everything, layers=2-5:512+28:256 others with budgets in tokens of their own (evict_budget of a layer comes before that);
                                  those with a window of their own are left alone */
     const struct kvf_calibration
         *calibration; /* kvfold_calibration.h; NULL: none. Copied. Key stages come from it instead of from the

@@ -110,8 +110,8 @@ int64_t kvf_bytes(const kvf_params *p, int64_t n_tokens)
 
 /* ---- budgets in bytes ------------------------------------------------------------------------------------------------------------ */
 
-/* The most that a sequence takes, with so many tokens for the layers that have no budget of their own: when it is as long as positions
- * allow, at some length of 64, as blocks leave their windows between two that are sealed. */
+/* The most that the cache takes, with so many tokens for the layers that have no budget of their own: when all its sequences are as long
+ * as positions allow, at some length of 64, as blocks leave their windows between two that are sealed, and share nothing. */
 static int64_t bytes_at(kvfi_geometry *g, int32_t tokens, int torn)
 {
     int64_t most = 0;
@@ -121,7 +121,8 @@ static int64_t bytes_at(kvfi_geometry *g, int32_t tokens, int torn)
         const int64_t bytes = bytes_of(g, INT32_MAX - i, torn);
         if (bytes > most) most = bytes;
     }
-    return most;
+    const int64_t fixed = (int64_t)g->fixed_bytes;
+    return fixed + g->max_sequences * (most - fixed);
 }
 
 /* The most tokens, from `low` on, that fit. */
@@ -154,9 +155,9 @@ int kvfi_fit_budget(kvfi_geometry *g, char *error, size_t error_size)
         if (bytes > g->evict.bytes) {
             kvfi_sentence(
                 error, error_size,
-                "policy '%s': a budget of %lld bytes is too small: the %d tokens that are protected take %lld with all else%s",
+                "policy '%s': a budget of %lld bytes is too small: the %d tokens that are protected take %lld with all else%s%s",
                 g->evict.policy->name, (long long)g->evict.bytes, (int)least, (long long)bytes,
-                torn ? ", once rows were removed" : "");
+                g->max_sequences > 1 ? ", in every sequence" : "", torn ? ", once rows were removed" : "");
             return KVF_E_SPEC;
         }
         fit(g, least, torn);

@@ -161,7 +161,7 @@ static inline int kvfi_left_window(const kvfi_geometry *g, const kvfi_store *s, 
 /* Rows that a head keeps when the block that begins at `first` of a sequence from `start` on is sealed: R more are present then. */
 int64_t kvfi_budget_at(const kvfi_geometry *g, const kvfi_store *s, int64_t start, int64_t first, int torn);
 
-/* For a budget in bytes: the most tokens that fit, into the stores without a budget of their own. The rest of g is complete. */
+/* For a budget in bytes: the most tokens of each sequence that fit, into the stores without a budget of their own. The rest of g is complete. */
 int kvfi_fit_budget(kvfi_geometry *g, char *error, size_t error_size);
 
 /* Checks p and fills g. On failure returns a kvf_error with a sentence in error and g is empty. */

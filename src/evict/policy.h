@@ -21,7 +21,7 @@ typedef struct kvfi_evict {
     const kvfi_policy *policy;
     int32_t tokens;       /* rows that a head keeps; 0: a share, or what fits into bytes */
     int32_t share;        /* of all rows, in thousandths */
-    int64_t bytes;        /* that one sequence may take, the cache itself included; 0: not limited. The cache finds the tokens */
+    int64_t bytes;        /* that the cache may take with all its sequences; 0: not limited. The cache finds the tokens */
     int32_t sink, recent; /* rows that are protected at both ends: at least those that the cache holds exactly */
     int32_t seed;
     char protect[40];    /* layers that keep everything, as "0-1+29"; "": none */

@@ -390,6 +390,7 @@ static void test_budgets_in_bytes(void **state)
         ts_model m;
         char spec[64];
         model(&m, i % 2 ? "uni4" : "kivi4", "none");
+        m.params.max_sequences = 1;                           /* each of several would get a part */
         const int kib = (int)(ts_bytes(&m, 300) >> 10) + 128; /* and the scratch of a policy */
         snprintf(spec, sizeof spec, "%s:budget=%dKiB,recent=70", names[i / 2], kib);
         m.params.evict = spec;

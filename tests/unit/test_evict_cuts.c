@@ -61,7 +61,7 @@ static void budget_in_bytes(const char *policy, const char *codec, int keep, int
     ts_model m;
     char spec[64];
     model(&m, codec, spec);
-    m.params.window_keep = keep;
+    m.params.window_keep = keep, m.params.max_sequences = 1;
     snprintf(spec, sizeof spec, "%s:budget=300", policy);
     const int kib = (int)(ts_bytes(&m, 100000) >> 10) + 48;
     snprintf(spec, sizeof spec, "%s:budget=%dKiB,recent=%d", policy, kib, 64 + more);
