@@ -105,8 +105,8 @@ KVF_API int kvf_llama_can(kvf_llama *h, kvf_ability what, int32_t seq, int32_t p
 /* Tokens of the folded context. */
 KVF_API int64_t kvf_llama_n_ctx(const kvf_llama *h);
 
-/* Positions that a sequence may take, 0 before attach: n_ctx; with a policy (kvf_llama_params.evict) that bounds what every layer
- * keeps, the training length of the model if that is more, or as many as leave n_ctx tokens when a share is kept. */
+/* Positions that a sequence may take, 0 before attach: n_ctx; with a policy (kvf_llama_params.evict) of which no layer's budget, times
+ * n_seq, is above n_ctx, the training length of the model if that is more, or as many as leave n_ctx tokens when a share is kept. */
 KVF_API int64_t kvf_llama_n_positions(const kvf_llama *h);
 
 /* The cache itself, for statistics; NULL before attach. */

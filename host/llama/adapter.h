@@ -112,7 +112,8 @@ struct kvf_llama {
     ggml_backend_sched_eval_callback caller_callback;
     void *caller_data;
     char *k, *v, *kv_layer, *cpu, *evict;
-    int32_t sink, recent, keep_host_attention, seal_each, exact_bits;
+    int32_t sink, recent; /* those of the cache: no default is left */
+    int32_t keep_host_attention, seal_each, exact_bits;
     void (*log)(void *user, kvf_log_level level, const char *text);
     void *log_user;
     const kvf_llama_calibration *calibration;

@@ -132,8 +132,7 @@ static int32_t most_threads(const kvf_llama *h)
 static int keeps_all(const kvf_llama *h)
 {
     kvf_evict_info info;
-    return kvf_evict_check(h->evict, h->sink < 0 ? 0 : h->sink, h->recent < 0 ? 0 : h->recent, 0, &info, NULL, 0) == KVF_OK &&
-           !info.evicts;
+    return kvf_evict_check(h->evict, h->sink, h->recent, 0, &info, NULL, 0) == KVF_OK && !info.evicts;
 }
 
 static int create_cache(kvf_llama *h)
@@ -156,8 +155,7 @@ static int create_cache(kvf_llama *h)
     kvf_params_init(&p);
     p.calibration = h->calibration ? &calibration : NULL;
     p.n_layers = h->n_attn, p.layers = layers;
-    if (h->sink >= 0) p.sink = h->sink;
-    if (h->recent >= 0) p.recent = h->recent;
+    p.sink = h->sink, p.recent = h->recent;
     if (p.recent > h->n_ctx && keeps_all(h)) p.recent = (int32_t)h->n_ctx; /* rows beyond cannot come, but would be accounted */
     p.seal_each = h->seal_each, p.evict = h->evict;
     if (h->exact_bits) p.exact_bits = h->exact_bits;

@@ -79,7 +79,10 @@ static int copy_text(char **to, const char *from)
 
 static int copy_params(kvf_llama *h, const kvf_llama_params *p)
 {
-    h->sink = p->sink, h->recent = p->recent, h->keep_host_attention = p->keep_host_attention;
+    kvf_params defaults;
+    kvf_params_init(&defaults);
+    h->sink = p->sink < 0 ? defaults.sink : p->sink, h->recent = p->recent < 0 ? defaults.recent : p->recent;
+    h->keep_host_attention = p->keep_host_attention;
     h->seal_each = p->seal_each, h->exact_bits = p->exact_bits;
     h->log = p->log, h->log_user = p->log_user;
     h->calibration = p->calibration, h->observe = p->observe, h->observe_user = p->observe_user;

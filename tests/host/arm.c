@@ -69,6 +69,9 @@ static int fold(arm *a, const arm_options *o, struct llama_context_params *c)
     p.kv_layer = o->kv_layer;
     p.sink = o->sink;
     p.recent = o->recent;
+    p.evict = o->evict;
+    p.calibration = o->calibration;
+    p.observe = o->observe, p.observe_user = o->observe_user;
     p.log = o->log;
     p.log_user = o->log_user;
     return kvf_llama_prepare(a->model, c, &p, &a->fold, a->error, sizeof a->error);

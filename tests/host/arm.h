@@ -26,6 +26,10 @@ typedef struct arm_options {
     const char *k, *v;    /* NULL: plain libllama, f16 and flash attention */
     const char *kv_layer; /* as in kvf_llama_params */
     int32_t sink, recent; /* -1: the defaults */
+    const char *evict;    /* NULL: all tokens stay */
+    const kvf_llama_calibration *calibration;
+    void (*observe)(void *user, const kvf_llama_rows *rows); /* of the fold */
+    void *observe_user;
     ggml_backend_sched_eval_callback cb_eval;
     void *cb_user;
     ggml_abort_callback abort;
