@@ -71,7 +71,11 @@ quality() {
     local context=$3 less=()
     if [ -n "$short" ]; then
         less=(--score 32 -t 1)
-        case " $* " in *" --generate "*) ;; *) context=256 ;; esac # planted facts need their room
+        case " $* " in
+        *" --generate "*) ;;              # planted facts need their room,
+        *,evict=*) context=$short_evict ;; # and policies a budget that binds
+        *) context=256 ;;
+        esac
     fi
     measure "quality-$1" quality -m "$2" -c "$context" "${@:4}" ${less[@]+"${less[@]}"}
 }
@@ -101,10 +105,12 @@ facts_text() { # BYTES of the book between
     facts 37 && facts 44
 }
 
+policies="window random knorm qfilters h2o snapkv" parts="2 4 8" short_evict=512
 few=llama-q8_0,llama-q4_0,f16/f16,kivi4/kivi4,uni4/uni4,turbo4/turbo4,turbo4/turbo3,turbo3/turbo2
 if [ -n "$short" ]; then
     arms=$results/arms.txt
     few=llama-q4_0,uni4/uni4
+    policies="window qfilters snapkv" parts=4
     grep -E '^(llama-q4_0|uni4/)' scripts/arms.txt >"$arms"
     smollm2_f32=$smollm2
     gemma_f32=$gemma
@@ -143,26 +149,45 @@ done
 products=vecinfer2/f16,vecinfer2:per=head/f16,vecinfer2/vecinfer2,vecinfer1.5/vecinfer1.5,vecinfer1.25/vecinfer1.25,vecinfer1/vecinfer1
 quality vecinfer-smollm2 "$smollm2_f32" 2048 "${slice[@]}" --calibration "$results/smollm2-books.gguf" --kv "$products"
 quality vecinfer-gemma "$gemma_f32" 1024 --score 255 "${slice[@]}" --calibration "$results/gemma-books.gguf" --kv "$products"
-policies="window random knorm qfilters h2o snapkv"
-# Policies at a half, a quarter and an eighth of the tokens, beside coding alone in the same bytes; judged where the last budget binds.
+# Policies at a half, a quarter and an eighth of the tokens, beside none (f16/f16) and coding alone in the same bytes, and with codecs;
+# judged where the last budget binds.
 evicting() { # CONTEXT
-    local part policy arms=uni8/uni8,tcq4/tcq4,tcq2/tcq2
-    for part in 2 4 8; do
-        for policy in $policies; do arms+=",f16/f16,evict=$policy:budget=$(($1 / part))"; done
+    local context=${short:+$short_evict} part policy arms=f16/f16,uni8/uni8,tcq4/tcq4,tcq2/tcq2
+    context=${context:-$1}
+    for part in $parts; do
+        for policy in $policies; do arms+=",f16/f16,evict=$policy:budget=$((context / part))"; done
     done
-    for policy in window h2o snapkv; do arms+=",tcq4/tcq4,evict=$policy:budget=$(($1 / 2))"; done
+    for policy in window h2o snapkv; do
+        arms+=",tcq4/tcq4,evict=$policy:budget=$((context / 2)),turbo4/turbo4,evict=$policy:budget=$((context / 4))"
+    done
     echo "$arms"
 }
+# Of the facts, the last positions that fill the context lie in the lines that come a second time: from 3,144 on with the tokens of SmolLM2,
+# from 3,400 on with those of Gemma.
 once "$results/facts.txt" facts_text 8000
-quality evict-smollm2 "$smollm2_f32" 4096 "${slice[@]}" --calibration "$results/smollm2-filters.gguf" --kv "$(evicting 4096)"
-quality evict-smollm2-facts "$smollm2_f32" 4096 -f "$results/facts.txt" --score 800 --calibration "$results/smollm2-filters.gguf" --kv "$(evicting 4096)"
-quality evict-gemma "$gemma_f32" 2048 --score 511 "${slice[@]}" --calibration "$results/gemma-filters.gguf" --kv "$(evicting 2048)"
+for model in smollm2 gemma; do
+    name=${model}_f32 learnt=(--calibration "$results/$model-filters.gguf") less=() last=800
+    [ "$model" = smollm2 ] || { less=(--score 511) && last=511; }
+    quality "evict-$model" "${!name}" 4096 ${less[@]+"${less[@]}"} "${slice[@]}" "${learnt[@]}" --kv "$(evicting 4096)"
+    quality "evict-$model-facts" "${!name}" 4096 -f "$results/facts.txt" --score "$last" "${learnt[@]}" --kv "$(evicting 4096)"
+done
 needles=f16/f16,uni4/uni4
 for policy in $policies; do needles+=",f16/f16,evict=$policy:budget=256"; done
 for model in smollm2 gemma; do
     name=${model}_f32
     measure "needle-$model" needle -m "${!name}" -c 512,1024 --calibration "$results/$model-filters.gguf" --kv "$needles"
 done
+# Bits that layers need: sensitivities are measured once, and serve all targets.
+tune() { # MODEL FILE
+    local bits known=() less=()
+    [ -z "$short" ] || less=(-c 256 --score 32 -t 1)
+    for bits in 4 3 2; do
+        [ "$bits" = 4 ] || [ ! -e "$results/tune-$1-4.json" ] || known=(--measured "$results/tune-$1-4.json")
+        measure "tune-$1-$bits" tune -m "$2" "${slice[@]}" --bits "$bits" ${known[@]+"${known[@]}"} ${less[@]+"${less[@]}"}
+    done
+}
+tune smollm2 "$smollm2_f32"
+tune gemma "$gemma_f32"
 written=(-f tests/text/german.txt -f tests/text/chinese.txt -f tests/text/program.txt)
 quality smollm2-texts "$smollm2_f32" 2048 "${written[@]}" --kv "$few"
 quality gemma-texts "$gemma_f32" 1024 --score 255 "${written[@]}" --kv "$few"
@@ -180,7 +205,7 @@ if [ -z "$short" ]; then
 fi
 
 shopt -s nullglob
-found=("$results"/quality-*.json "$results"/needle-*.json "$results"/e2e-*.json "$results"/attend-*.json "$results"/ops*.json)
+found=("$results"/quality-*.json "$results"/needle-*.json "$results"/tune-*.json "$results"/e2e-*.json "$results"/attend-*.json "$results"/ops*.json)
 [ ${#found[@]} -gt 0 ] || { echo "measurements: nothing was measured" >&2 && exit 2; }
 if [ -n "$short" ]; then
     kvfold report "${found[@]}" -o "$results/report" --markdown "$results/MEASUREMENTS.md"
