@@ -104,8 +104,9 @@ typedef struct quality_arm {
     double bits_code, bits_per_value; /* of the cache alone */
     double with_host;                 /* bits_per_value and the cells that libllama keeps beside a folded cache */
     int64_t evicted;                  /* tokens that each head has lost to its policy at the end of a chunk */
-    int64_t body;                     /* tokens in packed blocks at the end of a chunk; of libllama's: all */
-    quality_point *point;             /* [n_points], in the order of the text */
+    int64_t recoded;      /* rows of single heads that were coded a second time when blocks were compacted, over all chunks */
+    int64_t body;         /* tokens in packed blocks at the end of a chunk; of libllama's: all */
+    quality_point *point; /* [n_points], in the order of the text */
     int64_t n_points;
     quality_generation generation;
 } quality_arm;

@@ -294,5 +294,5 @@ void quality_arm_count(quality_arm *arm)
     arm->bits_code = s.bits_code;
     arm->bits_per_value = arm->with_host = s.bits_per_value;
     if (kvf_llama_stats(arm->fold, &h) == KVF_OK && s.accounted > 0) arm->with_host *= 1 + (double)h.host / (double)s.accounted;
-    arm->body = s.tokens_body, arm->evicted = s.tokens_evicted;
+    arm->body = s.tokens_body, arm->evicted = s.tokens_evicted, arm->recoded = s.rows_recoded;
 }

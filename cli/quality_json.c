@@ -144,7 +144,10 @@ static json_t *arm_object(const quality_run *run, const quality_arm *arm)
         json_object_set_new(o, "window", json_integer(run->set->seal_each ? 0 : arm->choice.recent));
         json_object_set_new(o, "evict", json_string(arm->choice.evict));
         if (arm->choice.calibration) json_object_set_new(o, "calibration", cli_json_text(arm->choice.calibration));
-        if (arm->choice.evicts) json_object_set_new(o, "tokens_evicted", json_integer(arm->evicted));
+        if (arm->choice.evicts) {
+            json_object_set_new(o, "tokens_evicted", json_integer(arm->evicted));
+            json_object_set_new(o, "rows_recoded", json_integer(arm->recoded));
+        }
         json_object_set_new(o, "seal_each", json_boolean(run->set->seal_each));
         if (arm->choice.layers.data) json_object_set_new(o, "layers", json_string(arm->choice.layers.data));
     }

@@ -134,7 +134,9 @@ static void print_cache(const session *s, const numbers *n)
     if (c->saturated + c->saturated_scales)
         printf("  clipped          %lld values and %lld scales above 65504\n", (long long)c->saturated,
                (long long)c->saturated_scales);
-    if (s->kv.evicts) printf("  tokens dropped   %lld of each head, by %s\n", (long long)c->tokens_evicted, s->kv.evict);
+    if (!s->kv.evicts) return;
+    printf("  tokens dropped   %lld of each head, by %s\n", (long long)c->tokens_evicted, s->kv.evict);
+    printf("  coded twice      %lld rows of single heads, when blocks were compacted\n", (long long)c->rows_recoded);
 }
 
 static void print_ratio(const char *label, int64_t bytes, int64_t f16)
@@ -212,17 +214,17 @@ static json_t *turns_array(const generator *g)
 static int print_object(const generator *g, const numbers *n)
 {
     const session *s = g->s;
-    json_t *o = json_pack("{s:o, s:s%, s:I, s:I, s:o, s:o, s:{s:o, s:o}, s:{s:s, s:s?, s:i, s:n}, s:b, s:s, s:{s:I, s:I, s:I, "
-                          "s:I, s:I}, s:I, s:s, s:o}",
-                          "model", cli_json_text(g->set->model), "text", g->text.data ? g->text.data : "", g->text.length,
-                          "prompt_tokens", (json_int_t)n->prompt, "generated_tokens", (json_int_t)n->generated, "kv",
-                          kv_object(s, n), "bytes", bytes_object(n), "speed", "prefill_tps", cli_json_real(n->prefill_tps),
-                          "decode_tps", cli_json_real(n->decode_tps), "device", "attend", "cpu", "cpu", n->cache.cpu, "threads",
-                          s->threads, "fallback", "interrupted", n->interrupted, "stop_reason", stop_name(g, n), "tokens", "sink",
-                          (json_int_t)n->cache.tokens_sink, "body", (json_int_t)n->cache.tokens_body, "window",
-                          (json_int_t)n->cache.tokens_window, "held", (json_int_t)n->cache.tokens, "evicted",
-                          (json_int_t)n->cache.tokens_evicted, "context", (json_int_t)s->context, "chat_template",
-                          g->chat && g->chat->name[0] ? g->chat->name : "none", "turns", turns_array(g));
+    json_t *o = json_pack(
+        "{s:o, s:s%, s:I, s:I, s:o, s:o, s:{s:o, s:o}, s:{s:s, s:s?, s:i, s:n}, s:b, s:s, s:{s:I, s:I, s:I, "
+        "s:I, s:I, s:I}, s:I, s:s, s:o}",
+        "model", cli_json_text(g->set->model), "text", g->text.data ? g->text.data : "", g->text.length, "prompt_tokens",
+        (json_int_t)n->prompt, "generated_tokens", (json_int_t)n->generated, "kv", kv_object(s, n), "bytes", bytes_object(n),
+        "speed", "prefill_tps", cli_json_real(n->prefill_tps), "decode_tps", cli_json_real(n->decode_tps), "device", "attend",
+        "cpu", "cpu", n->cache.cpu, "threads", s->threads, "fallback", "interrupted", n->interrupted, "stop_reason",
+        stop_name(g, n), "tokens", "sink", (json_int_t)n->cache.tokens_sink, "body", (json_int_t)n->cache.tokens_body, "window",
+        (json_int_t)n->cache.tokens_window, "held", (json_int_t)n->cache.tokens, "evicted", (json_int_t)n->cache.tokens_evicted,
+        "recoded", (json_int_t)n->cache.rows_recoded, "context", (json_int_t)s->context, "chat_template",
+        g->chat && g->chat->name[0] ? g->chat->name : "none", "turns", turns_array(g));
     return cli_print_json(o);
 }
 

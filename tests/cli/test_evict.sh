@@ -57,6 +57,15 @@ json run_within_budget '200 <= o["tokens"]["held"] <= 263 and o["prompt_tokens"]
     o["tokens"]["evicted"] + o["tokens"]["held"] - o["prompt_tokens"] - o["generated_tokens"] in (-1, 0)'
 json run_says_policy 'o["kv"]["evict"] == "window:budget=200,recent=64,sink=4"'
 
+# Rows move between blocks as they are, or where scales belong to several tokens are coded a second time: the report says which.
+json run_recodes_none 'o["tokens"]["recoded"] == 0'
+succeeds run_kivi run "${quick[@]}" -m "$smollm2" -c 1024 --raw -f "$text" -n 8 --kv kivi4/kivi4 --evict knorm:budget=200 --json
+json run_recodes 'o["tokens"]["recoded"] > 1000'
+kv run "${quick[@]}" -m "$smollm2" -c 1024 --raw -f "$text" -n 8 --kv kivi4/kivi4 --evict knorm:budget=200
+holds run_reports_recoded grep -Eq "^  coded twice +[1-9][0-9]{3,} rows of single heads" "$work/out"
+kv run "${quick[@]}" -m "$smollm2" -c 1024 --raw -p "The ferry left" -n 2
+holds run_reports_no_policy test "$(grep -cE 'tokens dropped|coded twice' "$work/out")" -eq 0
+
 # A prompt longer than the context, and on: positions end with the training length, not with -c.
 succeeds run_past_context run "${quick[@]}" -m "$smollm2" -c 400 --raw -f "$text" -n 8 --evict knorm:budget=200 --json
 json run_past 'o["prompt_tokens"] > 600 and 200 <= o["tokens"]["held"] <= 263'
@@ -74,9 +83,10 @@ base=(quality -m "$smollm2" -t 1 -f "$text" -c 320 --floor 0)
 refuses quality_never_binds 1 "f16/f16,evict=knorm:budget=300: a budget that does not bind within 320 tokens" "${base[@]}" --kv f16/f16,evict=knorm:budget=300
 refuses quality_layers_never_bind 1 "layers=0-29:4000: a budget that does not bind within 320 tokens" "${base[@]}" \
     --kv f16/f16,evict=window:budget=100,layers=0-29:4000
-succeeds quality "${base[@]}" --kv f16/f16,f16/f16,evict=window:budget=200,recent=100 --json
+succeeds quality "${base[@]}" --kv f16/f16,f16/f16,evict=window:budget=200,recent=100,kivi4/kivi4,evict=knorm:budget=200,recent=100 --json
 json quality_score 'o["score"] == 63 and all(a["positions"] == 63 for a in o["arms"] if not a["libllama"])'
-json quality_arms '[(a["evict"], a.get("tokens_evicted")) for a in o["arms"] if not a["libllama"]] == [("none", None),
-    ("window:budget=200,recent=100,sink=4", 120)]'
+json quality_arms '[(a["evict"], a.get("tokens_evicted"), a.get("rows_recoded", -1) > 0) for a in o["arms"] if not a["libllama"]] == [
+    ("none", None, False), ("window:budget=200,recent=100,sink=4", 120, False), ("knorm:budget=200,recent=100,sink=4", 120, True)]
+    and ["rows_recoded" in a for a in o["arms"] if not a["libllama"]] == [False, True, True]'
 json quality_loses '[a["kld"]["mean"] for a in o["arms"] if not a["libllama"]][1] > 1e-4'
 finish
