@@ -20,11 +20,15 @@ typedef struct kvfi_bin {
     uint16_t score[KVF_BLOCK]; /* the policy's */
 } kvfi_bin;
 
+_Static_assert(sizeof(kvfi_bin) == 24 + KVF_BLOCK * 6, "docs/FORMAT.md, bins");
+
 typedef struct kvfi_link {
     uint32_t id;       /* block of the store's pool */
     uint32_t reserved; /* 0 */
     kvfi_bin bin[];    /* [kv_heads] */
 } kvfi_link;
+
+_Static_assert(sizeof(kvfi_link) == 8, "docs/FORMAT.md, bins");
 
 static inline size_t kvfi_link_bytes(int32_t kv_heads)
 {

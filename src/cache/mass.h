@@ -11,6 +11,8 @@ typedef struct kvfi_mass {
     float sum[KVF_BLOCK], pending[KVF_BLOCK];
 } kvfi_mass;
 
+_Static_assert(sizeof(kvfi_mass) == KVF_BLOCK * 8, "docs/FORMAT.md, bins");
+
 static inline kvfi_mass *kvfi_link_mass(kvfi_link *link, const kvfi_store *st, int32_t head)
 {
     return (kvfi_mass *)(void *)((uint8_t *)link + kvfi_link_bytes(st->kv_heads)) + head;
