@@ -11,20 +11,22 @@ if [ ! -e "$text" ] || [ -z "$(wide smollm2)" ] || [ -z "$(wide gemma)" ]; then
     exit 77
 fi
 
-# real NAME MODEL RANK SHARE ARM...: least rank correlation of the queries' direction; the file's share of the loss without stages that is allowed,
+# real NAME MODEL RANK SHARE ARM...: least rank correlation of the queries' direction, in the mean over all heads (0.71 and 0.68 here; late keys
+# reach 0.34 and 0.43, short ones 0.11 and 0.06, the keys' own direction -0.10 and 0.13); the file's share of the loss without stages that is allowed,
 # for keys of each codec.
 real() {
     local name=$1 model=$2 rank=$3 share=$4 file=$work/$1.gguf arms="" codec
     for codec in "${@:5}"; do arms="$arms,$codec/uni4,$codec:centre=none,scale=none/uni4"; done
     succeeds "${name}_calibrate" calibrate -m "$model" -f "$text" --slice 1000000:16384 -c 512 --chunks 2 -t 1 -o "$file"
     kv inspect "$file" --json
-    json "${name}_ranks" "(lambda h: sum(x['rank']['q'] for x in h) / len(h) > $rank and
-        sum(x['rank']['q'] for x in h) > sum(x['rank']['k'] for x in h) + len(h) * 0.2)([x for l in layers for x in l['heads']])"
+    json "${name}_ranks" "(lambda h: sum(x['rank']['q'] for x in h) / len(h) > $rank and all(
+        sum(x['rank']['q'] - x['rank'][other] for x in h) / len(h) > least
+        for other, least in (('recency', 0.1), ('knorm', 0.2), ('k', 0.2))))([x for l in layers for x in l['heads']])"
     succeeds "${name}_quality" quality -m "$model" -f "$text" --slice 300000:16384 -c 448 --score 192 -t 1 --floor 0 --calibration "$file" --json \
         --kv "${arms#,}"
     json "${name}_file_helps" "(lambda k: all(1e-4 < f < $share * n for f, n in zip(k[::2], k[1::2])))(
         [a['kld']['mean'] for a in o['arms'] if not a['libllama']])"
 }
-real smollm2 "$(wide smollm2)" 0.5 0.8 uni4
-real gemma "$(wide gemma)" 0.25 0.5 turbo3
+real smollm2 "$(wide smollm2)" 0.65 0.8 uni4
+real gemma "$(wide gemma)" 0.65 0.5 turbo3
 finish
