@@ -94,6 +94,13 @@ int cli_arms_make(cli_arms *arms, const char *list, const kv_settings *others)
     return code;
 }
 
+int cli_arms_apart(const char *out, const cli_arms *arms)
+{
+    int code = CLI_GO;
+    for (int i = 0; i < arms->n && code == CLI_GO; i++) code = kv_choice_apart(out, &arms->arm[i]);
+    return code;
+}
+
 void cli_arms_free(cli_arms *arms)
 {
     for (int i = 0; i < arms->n; i++) kv_choice_free(&arms->arm[i]);

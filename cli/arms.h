@@ -25,6 +25,8 @@ int cli_arm_make(kv_choice *choice, const char *text, size_t n, const kv_setting
 /* Makes a choice of each arm of `list` (the value of --kv), with the other settings the same for all. CLI_GO, or CLI_USAGE or
  * CLI_CANNOT after a sentence, with nothing to free. */
 int cli_arms_make(cli_arms *arms, const char *list, const kv_settings *others);
+/* kv_choice_apart of all of them. */
+int cli_arms_apart(const char *out, const cli_arms *arms);
 void cli_arms_free(cli_arms *arms);
 
 #endif

@@ -239,7 +239,7 @@ int bench_attend(int argc, char **argv)
     int code = cli_parse(&syntax, &s, argc, argv);
     if (code == CLI_GO) code = make_grid(&s, &g);
     if (code == CLI_GO) code = check_threads(&g);
-    if (code == CLI_GO) code = result_check(&s.out);
+    if (code == CLI_GO) code = result_check(&s.out, NULL, 0);
     if (code != CLI_GO) return code;
     cli_arms *arms = cli_alloc(1, sizeof *arms);
     code = make_arms(&s, arms);

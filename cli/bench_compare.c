@@ -331,6 +331,8 @@ int bench_compare(int argc, char **argv)
         cli_error("bench compare: two saved results are needed, A.json B.json, before any option");
         return CLI_USAGE;
     }
+    code = result_check(&s.out, s.file, 2);
+    if (code != CLI_GO) return code;
     json_t *a = result_read(s.file[0], &code), *b = a ? result_read(s.file[1], &code) : NULL;
     if (b) code = compare(a, b, &s);
     json_decref(a);

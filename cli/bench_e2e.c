@@ -129,14 +129,15 @@ int bench_e2e(int argc, char **argv)
     int code = cli_parse(&syntax, &s, argc, argv);
     if (code == CLI_GO) code = bench_numbers("--depth", s.depths, 1, 1 << 24, depth, &n, DEPTHS_MOST);
     if (code == CLI_GO) code = check_models(&s);
-    if (code == CLI_GO) code = result_check(&s.out);
+    if (code == CLI_GO) code = result_check(&s.out, s.models.item, s.models.n);
+    if (code == CLI_GO) code = cli_save_apart(s.out.save, s.file);
+    if (code == CLI_GO) code = kv_settings_apart(s.out.save, &s.kv);
     if (code != CLI_GO) return code;
     cli_arms *arms = cli_alloc(1, sizeof *arms);
     code = cli_arms_make(arms, s.list, &s.kv);
-    if (code == CLI_GO) {
-        code = run(&s, arms, depth, n);
-        cli_arms_free(arms);
-    }
+    if (code == CLI_GO) code = cli_arms_apart(s.out.save, arms);
+    if (code == CLI_GO) code = run(&s, arms, depth, n);
+    cli_arms_free(arms);
     free(arms);
     return code;
 }

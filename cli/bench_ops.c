@@ -331,7 +331,7 @@ int bench_ops(int argc, char **argv)
     if (all.data) s.codecs = all.data;
     if (strcmp(s.codecs, "none") == 0) s.codecs = "";
     code = check_codecs(&s);
-    if (code == CLI_GO) code = result_check(&s.out);
+    if (code == CLI_GO) code = result_check(&s.out, NULL, 0);
     if (code == CLI_GO) code = run(&s);
     cli_text_free(&all);
     return code;

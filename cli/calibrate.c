@@ -70,7 +70,7 @@ static int check(const calibrate_settings *set)
     if (set->files.n == 0) return missing("-f TEXT");
     if (!set->out) return missing("-o FILE");
     int code = cli_save_apart(set->out, set->model);
-    for (int i = 0; i < set->files.n && code == CLI_GO; i++) code = cli_save_apart(set->out, set->files.item[i]);
+    if (code == CLI_GO) code = cli_save_apart_all(set->out, set->files.item, set->files.n);
     return code == CLI_GO ? cli_save_check(set->out) : code;
 }
 

@@ -126,8 +126,10 @@ struct json_t *cli_json_text(const char *text);
 int cli_save(const char *path, const char *bytes, size_t n);
 /* Is there a folder to save in? CLI_GO, or CLI_CANNOT after a sentence: better said before a long run than after it. */
 int cli_save_check(const char *path);
-/* Is `out` the very file `in`, by whatever name? CLI_GO, or CLI_USAGE after a sentence. A file that is not there is no other one; NULL is
- * none. */
-int cli_save_apart(const char *out, const char *in);
+/* Is `out` the very file `other`, which is read or written, too, by whatever name, or would it be? CLI_GO, or CLI_USAGE after a sentence.
+ * NULL is no file; pipes and devices are never the same. */
+int cli_save_apart(const char *out, const char *other);
+/* The same of all of other[n]. */
+int cli_save_apart_all(const char *out, const char *const *other, int n);
 
 #endif

@@ -261,6 +261,18 @@ int kv_choice_make(kv_choice *c, const kv_settings *s)
     return code;
 }
 
+int kv_settings_apart(const char *out, const kv_settings *s)
+{
+    const char *const in[] = {s->calibration, s->profile};
+    return cli_save_apart_all(out, in, 2);
+}
+
+int kv_choice_apart(const char *out, const kv_choice *c)
+{
+    const char *const in[] = {c->calibration, c->profile_path[0] ? c->profile_path : NULL};
+    return cli_save_apart_all(out, in, 2);
+}
+
 void kv_choice_doubt(const kv_choice *c, int64_t context)
 {
     const bool coded = strcmp(c->k, "f16") != 0 || strcmp(c->v, "f16") != 0;

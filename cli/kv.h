@@ -89,6 +89,10 @@ void kv_settings_init(kv_settings *s);
  * in a profile; CLI_CANNOT: no such profile or instruction set here. */
 int kv_choice_make(kv_choice *c, const kv_settings *s);
 
+/* Would `out` (NULL: none) replace a file that the settings, or a choice made of them, are read from? As cli_save_apart. */
+int kv_settings_apart(const char *out, const kv_settings *s);
+int kv_choice_apart(const char *out, const kv_choice *c);
+
 /* Warns of what is possible and hardly meant, as a window that covers the whole context (of so many tokens; 0: unknown). */
 void kv_choice_doubt(const kv_choice *c, int64_t context);
 void kv_choice_free(kv_choice *c);

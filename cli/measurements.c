@@ -93,6 +93,20 @@ static int report(const settings *s, const json_t *results)
     return cli_finish(code == CLI_GO ? CLI_DONE : code);
 }
 
+/* Neither page nor Markdown may replace a result, nor one the other. */
+static int check(const settings *s, char *const *file, int n)
+{
+    cli_text page = {0};
+    cli_text_format(&page, "%s/report.html", s->folder);
+    int code = cli_save_apart(s->markdown, page.data);
+    for (int i = 0; i < n && code == CLI_GO; i++) {
+        code = cli_save_apart(page.data, file[i]);
+        if (code == CLI_GO) code = cli_save_apart(s->markdown, file[i]);
+    }
+    cli_text_free(&page);
+    return code;
+}
+
 int cmd_report(int argc, char **argv)
 {
     settings s = {.folder = "report"};
@@ -105,6 +119,7 @@ int cmd_report(int argc, char **argv)
         cli_error("report: which results? Files that --save wrote, before any option");
         code = CLI_USAGE;
     }
+    if (code == CLI_GO) code = check(&s, file, files);
     for (int i = 0; code == CLI_GO && i < files; i++) {
         json_t *one = result_read(file[i], &code);
         if (one && !result_table_of(result_string(one, "kind")))

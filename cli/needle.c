@@ -189,8 +189,12 @@ static int measure(needle_run *run, const int *length, int n)
 static int run_command(const needle_settings *set, const int *length, int n)
 {
     needle_run run = {.set = set};
-    run.quality = (quality_settings){
-        .model = set->model, .list = set->list, .threads = set->threads, .gpu_layers = set->gpu_layers, .kv = set->kv};
+    run.quality = (quality_settings){.model = set->model,
+                                     .list = set->list,
+                                     .threads = set->threads,
+                                     .gpu_layers = set->gpu_layers,
+                                     .kv = set->kv,
+                                     .out = set->out};
     session_begin(set->verbose);
     int code = measure(&run, length, n);
     for (int i = 0; run.arm && i < run.n_arms; i++) quality_arm_free(&run.arm[i]);
@@ -211,6 +215,7 @@ int cmd_needle(int argc, char **argv)
         code = CLI_USAGE;
     }
     if (code == CLI_GO) code = bench_numbers("--ctx-size", set.lengths, 64, 1 << 24, length, &n, LENGTHS_MOST);
-    if (code == CLI_GO) code = result_check(&set.out);
+    if (code == CLI_GO) code = result_check(&set.out, &set.model, 1);
+    if (code == CLI_GO) code = kv_settings_apart(set.out.save, &set.kv);
     return code == CLI_GO ? run_command(&set, length, n) : code;
 }

@@ -88,7 +88,10 @@ static int check(quality_settings *set)
     if (!set->model) return missing("-m FILE");
     if (set->files.n == 0) return missing("-f TEXT");
     set->kv.no_window = set->seal_each;
-    return result_check(&set->out);
+    const char *const in[] = {set->model, set->arms_file};
+    int code = result_check(&set->out, in, 2);
+    if (code == CLI_GO) code = cli_save_apart_all(set->out.save, set->files.item, set->files.n);
+    return code == CLI_GO ? kv_settings_apart(set->out.save, &set->kv) : code;
 }
 
 /* First length of the cache at which an arm's policy drops something even of the layer with the largest budget: a block is sealed then,

@@ -111,7 +111,8 @@ typedef struct quality_arm {
     quality_generation generation;
 } quality_arm;
 
-/* Arms as the options name them, in their order. Never the reference. CLI_GO, or an exit code after a sentence. */
+/* Arms as the options name them, in their order; none is of a profile that set->out would replace. Never the reference. CLI_GO, or an exit
+ * code after a sentence. */
 int quality_arms_make(quality_arm *arms, int *n, const quality_settings *set);
 /* An arm of libllama's f16 cache. */
 void quality_arm_plain(quality_arm *arm, const char *name, int32_t rows);

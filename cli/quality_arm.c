@@ -112,6 +112,7 @@ int quality_arms_make(quality_arm *arms, int *n, const quality_settings *set)
     if (set->list) code = add_list(arms, n, set->list, set);
     if (code == CLI_GO && set->arms_file) code = add_file(arms, n, set->arms_file, set);
     if (code == CLI_GO && !set->list && !set->arms_file) code = add_usual(arms, n, set);
+    for (int i = 0; i < *n && code == CLI_GO; i++) code = kv_choice_apart(set->out.save, &arms[i].choice);
     return code;
 }
 

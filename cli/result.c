@@ -221,9 +221,10 @@ json_t *result_read(const char *path, int *code)
 
 /* ---- out ------------------------------------------------------------------------------------------------------------------ */
 
-int result_check(const result_settings *s)
+int result_check(const result_settings *s, const char *const *in, int n)
 {
-    return s->save ? cli_save_check(s->save) : CLI_GO;
+    int code = s->save ? cli_save_check(s->save) : CLI_GO;
+    return code == CLI_GO ? cli_save_apart_all(s->save, in, n) : code;
 }
 
 const char *result_form(const result_settings *s)

@@ -82,8 +82,9 @@ void result_add_note(struct json_t *run, const char *format, ...) CLI_PRINTF(2, 
 void result_add_row(struct json_t *result, int run, struct json_t *row);
 void result_refuse(struct json_t *result, const char *sentence); /* once each */
 
-/* Could it be saved? Better said before a long run than after it. CLI_GO, or CLI_CANNOT after a sentence. */
-int result_check(const result_settings *s);
+/* Could it be saved, and not over one of the files in[n] (NULL: none) that the command reads? Better said before a long run than after it.
+ * CLI_GO, or CLI_CANNOT or CLI_USAGE after a sentence. */
+int result_check(const result_settings *s, const char *const *in, int n);
 /* Saves, then prints as asked for, and drops the reference. CLI_DONE or CLI_CANNOT after a sentence. */
 int result_out(struct json_t *result, const result_settings *s);
 /* The same at the end of a run that gave `code` (CLI_GO or an exit code) and in which something went `wrong`; a run without rows

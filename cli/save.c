@@ -7,7 +7,6 @@
 
 #include <errno.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static int cannot(const char *path, const char *more)
@@ -46,11 +45,16 @@ int cli_save_check(const char *path)
     return whole_file_check(path) == 0 ? CLI_GO : cannot(path, "");
 }
 
-int cli_save_apart(const char *out, const char *in)
+int cli_save_apart(const char *out, const char *other)
 {
-    struct stat a, b;
-    if (!out || !in || stat(out, &a) != 0 || stat(in, &b) != 0 || a.st_dev != b.st_dev || a.st_ino != b.st_ino) return CLI_GO;
-    if (!S_ISREG(a.st_mode)) return CLI_GO; /* a terminal or a device is read and written at once */
-    cli_error("%s and %s are the same file", in, out);
+    if (!out || !other || !whole_file_same(out, other)) return CLI_GO;
+    cli_error("%s and %s are the same file", other, out);
     return CLI_USAGE;
+}
+
+int cli_save_apart_all(const char *out, const char *const *other, int n)
+{
+    int code = CLI_GO;
+    for (int i = 0; i < n && code == CLI_GO; i++) code = cli_save_apart(out, other[i]);
+    return code;
 }

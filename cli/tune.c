@@ -71,11 +71,14 @@ static int check(const tune_settings *set)
     if (set->files.n == 0) return wrong("-f TEXT is missing: kvfold tune -m model.gguf -f text.txt --bits 3");
     if ((set->bits > 0) == (set->bytes != NULL)) return wrong("one target is needed: --bits N or --bytes SIZE");
     if (set->least > set->most) return wrong("--least is above --most");
-    const char *const in[] = {set->model, set->measured, set->kv.calibration};
+    const char *const in[] = {set->model, set->measured, set->kv.calibration}, *const out[] = {set->profile, set->out.save};
     int code = set->profile ? cli_save_check(set->profile) : CLI_GO;
-    for (int i = 0; i < 3 && code == CLI_GO; i++) code = cli_save_apart(set->profile, in[i]);
-    for (int i = 0; i < set->files.n && code == CLI_GO; i++) code = cli_save_apart(set->profile, set->files.item[i]);
-    return code == CLI_GO ? result_check(&set->out) : code;
+    if (code == CLI_GO) code = result_check(&set->out, NULL, 0);
+    for (int i = 0; i < 2 && code == CLI_GO; i++) {
+        code = cli_save_apart_all(out[i], in, 3);
+        if (code == CLI_GO) code = cli_save_apart_all(out[i], set->files.item, set->files.n);
+    }
+    return code == CLI_GO ? cli_save_apart(set->out.save, set->profile) : code;
 }
 
 /* Levels of the family that fit keys and values of every layer. */

@@ -82,6 +82,36 @@ int whole_file_check(const char *path)
     return code;
 }
 
+static bool same_inode(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* Is the folder of both the same, and the name in it? */
+static bool same_place(const char *a, const char *b)
+{
+    struct stat x, y;
+    const size_t n = folder_length(a), m = folder_length(b);
+    char *in_a = n ? join(a, n, "") : join(".", 1, ""), *in_b = m ? join(b, m, "") : join(".", 1, "");
+    const bool same =
+        in_a && in_b && strcmp(a + n, b + m) == 0 && stat(in_a, &x) == 0 && stat(in_b, &y) == 0 && same_inode(&x, &y);
+    free(in_a);
+    free(in_b);
+    return same;
+}
+
+bool whole_file_same(const char *a, const char *b)
+{
+    struct stat x, y;
+    const bool a_there = stat(a, &x) == 0, b_there = stat(b, &y) == 0;
+    if (a_there || b_there) return a_there && b_there && S_ISREG(x.st_mode) && same_inode(&x, &y);
+    char *real_a = resolve(a), *real_b = resolve(b);
+    const bool same = real_a && real_b && same_place(real_a, real_b);
+    free(real_a);
+    free(real_b);
+    return same;
+}
+
 /* ---- files ----------------------------------------------------------------------------------------------------------------- */
 
 static void forget(whole_file *f)

@@ -5,6 +5,8 @@
 #ifndef KVFOLD_CLI_WHOLE_FILE_H
 #define KVFOLD_CLI_WHOLE_FILE_H
 
+#include <stdbool.h>
+
 typedef struct whole_file {
     char *path;      /* links followed */
     char *temporary; /* beside it; NULL: a pipe or a device */
@@ -13,6 +15,9 @@ typedef struct whole_file {
 
 /* Could PATH be written? 0, or -1 with errno (EISDIR: it is a folder), which says more before a long run than after it. */
 int whole_file_check(const char *path);
+
+/* Do both paths lead to one file, or would they, once it is written? False of pipes, devices and folders, which nothing replaces. */
+bool whole_file_same(const char *a, const char *b);
 
 /* 0 with an empty file open for writing, or -1 with errno and nothing to free. Never opens a file that is there already, except to
  * write to a pipe or a device. */

@@ -123,13 +123,30 @@ static void test_given_up(void **state)
     assert_int_equal(errno, ENOENT);
 }
 
+/* By whatever name, there already (from the tests above) or still to come. */
+static void test_same(void **state)
+{
+    (void)state;
+    assert_int_equal(symlink("coming", "ahead"), 0);
+    assert_true(whole_file_same("old", "./old"));
+    assert_true(whole_file_same("link", "far/target"));
+    assert_true(whole_file_same("far/../coming", "coming"));
+    assert_true(whole_file_same("ahead", "coming"));
+    assert_false(whole_file_same("old", "new"));
+    assert_false(whole_file_same("old", "coming"));
+    assert_false(whole_file_same("far/coming", "coming"));
+    assert_false(whole_file_same("coming", "comings"));
+    assert_false(whole_file_same("nowhere/coming", "coming"));
+    assert_false(whole_file_same("far", "far"));
+    assert_false(whole_file_same("pipe", "pipe"));
+    assert_int_equal(remove("ahead"), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_replaced),
-        cmocka_unit_test(test_links),
-        cmocka_unit_test(test_pipes_and_devices),
-        cmocka_unit_test(test_given_up),
+        cmocka_unit_test(test_replaced), cmocka_unit_test(test_links), cmocka_unit_test(test_pipes_and_devices),
+        cmocka_unit_test(test_given_up), cmocka_unit_test(test_same),
     };
     return cmocka_run_group_tests(tests, into_a_folder, away);
 }
