@@ -23,10 +23,11 @@ enum {
     QUALITY_ARMS_MOST = CLI_ARMS_MOST,
 };
 
+/* held_out: of `chunks`, the last ones of each text, which kvfold tune judges on; 0 of other commands. */
 typedef struct quality_settings {
     const char *model, *list, *arms_file, *slice;
     cli_list files;
-    int64_t context, score, chunks, threads, seed, worst, resident, gpu_layers, floor;
+    int64_t context, score, chunks, held_out, threads, seed, worst, resident, gpu_layers, floor;
     bool verbose, seal_each, generate;
     kv_settings kv; /* the same for all our arms */
     result_settings out;

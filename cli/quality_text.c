@@ -102,6 +102,11 @@ static int too_short(const quality_text *t, const quality_settings *set, int32_t
     if (t->tokens < context)
         cli_error("'%s' has %d tokens, fewer than the context of %d (-c): give a longer text or a smaller -c", t->name, t->tokens,
                   context);
+    else if (set->held_out > 0)
+        cli_error(
+            "'%s' has %d tokens, enough for %d chunks of %d; %lld to measure and %lld held out (--chunks, --held-out) are asked "
+            "for, of each text",
+            t->name, t->tokens, t->tokens / context, context, (long long)(set->chunks - set->held_out), (long long)set->held_out);
     else
         cli_error("'%s' has %d tokens, enough for %d chunks of %d, and --chunks asks for %lld", t->name, t->tokens,
                   t->tokens / context, context, (long long)set->chunks);

@@ -16,12 +16,15 @@
 static const cli_option options[] = {
     CLI_HEAD("model and text"),
     WORD("-m --model", "FILE", model, "model, a GGUF file; f32 weights show what the cache loses (kvfold widen)"),
-    CLI_WORDS("-f --file", "FILE", tune_settings, files, "UTF-8 text to measure on; its end is held out, to judge the result on"),
+    CLI_WORDS(
+        "-f --file", "FILE", tune_settings, files,
+        "UTF-8 text to measure on and to judge the result on; may be given several times, and each is measured and judged on"),
     WORD("--slice", "FIRST:BYTES", slice, "take that range of bytes of each file (default: all)"),
     COUNT("-c --ctx-size", context, 128, 1 << 20, "1024", "tokens of a chunk"),
     COUNT("--score", score, 0, 1 << 20, "0", "last positions of each chunk that are judged; 0: its second half"),
-    COUNT("--chunks", chunks, 1, 1 << 16, "1", "chunks that sensitivities are measured on"),
-    COUNT("--held-out", held_out, 0, 1 << 16, "1", "chunks behind those that the result is judged on; 0: do not judge it"),
+    COUNT("--chunks", chunks, 1, 1 << 16, "1", "chunks of each text, from its start, that sensitivities are measured on"),
+    COUNT("--held-out", held_out, 0, 1 << 16, "1",
+          "chunks of each text, next behind those, that the result is judged on; 0: do not judge it"),
 
     CLI_HEAD("target"),
     CLI_NUMBER("--bits", tune_settings, bits, 0, 8, "0",
@@ -52,7 +55,8 @@ static const cli_syntax syntax = {
     .about =
         "Finds out how much each layer's keys and values suffer from few bits, gives each as many as a target allows, and judges "
         "the\n"
-        "result on text that was held out, against the same bits in all layers. Reads about 2 x layers chunks with each side of\n"
+        "result on chunks that were held out, against the same bits in all layers. Reads about 2 x layers chunks with each side "
+        "of\n"
         "each layer coded alone: minutes for a small model. The result lists the sensitivities; kvfold report draws them.",
     .options = options,
 };
@@ -210,7 +214,7 @@ static int tune(tuner *t, cli_text *raw)
     if (code == CLI_GO) code = tune_find_budget(t);
     if (code == CLI_GO) code = tune_find_origin(t);
     if (code == CLI_GO && t->set->measured) code = tune_read_measured(t, t->set->measured);
-    t->q.chunks = t->origin.chunks + t->set->held_out;
+    t->q.held_out = t->set->held_out, t->q.chunks = t->origin.chunks + t->q.held_out;
     if (code == CLI_GO) code = quality_tokenize(&t->text, raw, t->s.vocab, &t->q);
     if (code == CLI_GO && !t->set->measured) code = tune_measure(t);
     if (code == CLI_GO && !tune_choose(t, t->set->rule)) code = wrong("the target is below the fewest bits (--least)");

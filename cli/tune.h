@@ -40,7 +40,7 @@ typedef struct tune_origin {
     char model[RESULT_HASH], text[RESULT_HASH],
         calibration[RESULT_HASH]; /* hashes, 16 hexadecimal digits; calibration "": none */
     int32_t context, score;
-    int64_t chunks; /* from the beginning of the text: what lies behind them was not measured */
+    int64_t chunks; /* of each text, from its beginning: what lies behind them was not measured */
 } tune_origin;
 
 typedef struct tuner {
@@ -75,7 +75,9 @@ int tune_read_measured(tuner *t, const char *path);
 
 /* An arm of `kv`, and of the one --kv-layer `line` (NULL: none), which the caller keeps; or of the text of a profile. */
 int tune_add_arm(const tuner *t, quality_arm *arm, const char *name, const char *kv, const char *line, const char *text);
-/* Runs the arms over chunks first .. first + n - 1 of the text. CLI_GO, CLI_DONE when interrupted, or an exit code. */
+/* Chunks first .. first + n - 1 of each text, in the order of texts. The list is freed by the caller, tokens stay those of `all`. */
+quality_input tune_chunks(const quality_input *all, int first, int n);
+/* Runs the arms over chunks first .. first + n - 1 of each text. CLI_GO, CLI_DONE when interrupted, or an exit code. */
 int tune_run_arms(tuner *t, quality_run *run, int first, int n);
 void tune_free_arms(quality_run *run);
 double tune_loss_of(const quality_arm *arm);

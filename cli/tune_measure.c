@@ -22,11 +22,24 @@ int tune_add_arm(const tuner *t, quality_arm *arm, const char *name, const char 
     return kv_choice_make(&arm->choice, &s);
 }
 
-/* Runs arms over chunks first .. first + n - 1 of the text. */
+quality_input tune_chunks(const quality_input *all, int first, int n)
+{
+    quality_input in = *all;
+    int of[CLI_LIST_MOST] = {0}; /* chunks of each text that were met */
+    in.n_chunks = 0;
+    in.chunk = cli_alloc((size_t)all->n_chunks + 1, sizeof *in.chunk);
+    for (int i = 0; i < all->n_texts; i++) in.text[i].chunks = n;
+    for (int i = 0; i < all->n_chunks; i++) {
+        const int at = of[all->chunk[i].text]++;
+        if (at >= first && at < first + n) in.chunk[in.n_chunks++] = all->chunk[i];
+    }
+    return in;
+}
+
 int tune_run_arms(tuner *t, quality_run *run, int first, int n)
 {
     run->set = &t->q, run->s = &t->s;
-    run->in = t->text, run->in.chunk = t->text.chunk + first, run->in.n_chunks = n;
+    run->in = tune_chunks(&t->text, first, n);
     quality_arm_plain(&run->reference, "llama-f16", QUALITY_BATCH);
     quality_arm_plain(&run->prefill, "ordinary prefill", QUALITY_PREFILL);
     quality_arm_plain(&run->floor, "floor", 0);
@@ -42,6 +55,7 @@ void tune_free_arms(quality_run *run)
     quality_arm_free(&run->reference);
     quality_arm_free(&run->prefill);
     quality_arm_free(&run->floor);
+    free(run->in.chunk);
     free(run->arm);
 }
 

@@ -35,6 +35,25 @@ if command -v gnuplot >/dev/null; then
     holds report_draws test -s "$work/page/layers-1.svg"
 fi
 
+# Each text counts, in what is measured and in what is held out: means over two are the means of both.
+german=$source_dir/tests/text/german.txt
+two=("${base[@]:0:3}" -t 1 -c 256 --score 96 --bits 3 --json)
+for name in text german; do
+    succeeds "alone_$name" "${two[@]}" -f "${!name}" --save "$work/$name.json"
+done
+succeeds both "${two[@]}" -f "$text" -f "$german" --save "$work/both.json"
+holds texts_count python3 - "$work"/{text,german,both}.json <<'END'
+import json, sys
+a, b, both = (json.load(open(path)) for path in sys.argv[1:])
+losses = lambda o: [r["kld_mean"] for r in o["rows"]] + [g["kld_uniform"] for g in o["runs"][0]["gains"] if g["rule"] == "greedy"]
+mean = [(x + y) / 2 for x, y in zip(losses(a), losses(b))]
+assert len(mean) > 8 and all(abs(x - y) > 1e-3 * x for x, y in zip(losses(a), losses(b))), "the texts read alike"
+assert all(abs(x - y) < 1e-6 * x for x, y in zip(mean, losses(both))), (mean, losses(both))
+END
+head -c 500 "$german" >"$work/short"
+refuses short_second 2 "short' has [0-9]+ tokens, enough for 2 chunks of 256; 1 to measure and 2 held out .* of each text" \
+    "${two[@]}" -f "$text" -f "$work/short" --held-out 2
+
 # Other targets from the same measurements, without reading the text again for them.
 succeeds measured "${base[@]}" --bits 2.5 --measured "$work/r.json" --held-out 0 --rule ratequant --json
 json measured_budget 'sum(r["bits"] for r in o["rows"]) <= 20 and o["runs"][0]["gains"] == []'
