@@ -55,6 +55,7 @@ typedef struct tuner {
     char name[TUNE_LEVELS][TUNE_NAME];
     double ratio[2][TUNE_LEVELS]; /* r(b) by side */
     int64_t budget;               /* bytes of all items */
+    int64_t base;                 /* bytes of the cache besides those; 0 where only items are counted */
     struct json_t *result;
     int run;
 } tuner;
@@ -86,7 +87,9 @@ double tune_loss_of(const quality_arm *arm);
 
 /* Sets the levels by a rule. False when the target is below the lowest. */
 bool tune_choose(tuner *t, const char *rule);
-/* Both rules against the same bits in all layers, on chunks that were not measured; notes and gains go into the run of a result. */
+/* May a tuned arm of so many bytes of items be held against the same bits in all layers of so many: is it not larger, but for 1 % of all? */
+bool tune_same_bytes(const tuner *t, int64_t tuned, int64_t even);
+/* Both rules against the same bits in all layers, at the same bytes, on chunks that were not measured; notes and gains go into the run of a result. */
 int tune_judge(tuner *t, struct json_t *run);
 
 /* ---- tune_solve.c ------------------------------------------------------------------------------------------------------------ */

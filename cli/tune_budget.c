@@ -78,7 +78,7 @@ static int count_bytes(tuner *t, int64_t most)
             if (bytes < 0) return CLI_USAGE;
             item->bytes[b] = bytes - base;
         }
-    t->budget = most - base;
+    t->base = base, t->budget = most - base;
     if (base >= 0 && t->budget >= 0) return CLI_GO;
     if (base >= 0)
         cli_error("--bytes: the cache of %lld tokens takes %s with %s everywhere, more than that", (long long)planned_tokens(t),

@@ -90,7 +90,7 @@ holds() {
 # json NAME EXPRESSION: the expression holds of o, the one JSON object in $work/out.
 json() {
     if python3 -c '
-import json, sys
+import json, re, sys
 o = json.load(open(sys.argv[1]))
 number = (int, float)
 assert isinstance(o, dict)
