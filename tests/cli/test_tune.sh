@@ -35,6 +35,20 @@ if command -v gnuplot >/dev/null; then
     holds report_draws test -s "$work/page/layers-1.svg"
 fi
 
+# A model in which every query looks everywhere alike, so that no key matters, and which lives on the attention of layer 1: its values are
+# what suffers, what gets the bits, and what those gain by.
+planted=$work/planted.gguf
+cp "$model" "$planted"
+scale() { python3 "$here/scale_tensor.py" "$planted" "$@"; }
+scale 0 blk.{0,1,2,3}.attn_q.weight && scale 0.02 blk.{0,2,3}.attn_output.weight && scale 4 blk.1.attn_output.weight
+succeeds planted "${base[@]/$model/$planted}" --bits 2 --held-out 2 --write "$work/planted.profile" --json
+json planted_sensitivity '(lambda s: all(x < 0.05 * s["values", 1] for k, x in s.items() if k != ("values", 1)) and
+    all(x < 1e-6 * s["values", 1] for k, x in s.items() if k[0] == "keys"))({(r["name"], r["layer"]): r["kld_mean"] for r in o["rows"]})'
+json planted_bits '(lambda b: all(x < b["values", 1] for k, x in b.items() if k != ("values", 1)))(
+    {(r["name"], r["layer"]): r["bits"] for r in o["rows"]})'
+json planted_gain '(lambda g: len(g) >= 2 and all(x["low"] > 0.5 for x in g))([g for g in o["runs"][0]["gains"] if g["rule"] == "greedy"])'
+holds planted_profile grep -Eq "^1=turbo[1-3]/turbo[456]$" "$work/planted.profile"
+
 # Each text counts, in what is measured and in what is held out: means over two are the means of both.
 german=$source_dir/tests/text/german.txt
 two=("${base[@]:0:3}" -t 1 -c 256 --score 96 --bits 3 --json)
