@@ -71,7 +71,11 @@ typedef struct calibrate_collection {
 
 /* For kvf_llama_params.observe. */
 void calibrate_observe(void *collection, const kvf_llama_rows *rows);
-/* Room for the layers of an attached model. CLI_GO or an exit code after a sentence. */
+/* Room for layers of those descriptions, info[n]: `slots` positions of the text, batches of at most `rows`. calibrate_collect_close frees
+ * it. */
+void calibrate_collect_make(calibrate_collection *c, const kvf_llama_layer_t *info, int32_t n, int64_t slots, int32_t rows,
+                            uint64_t seed);
+/* The same for the layers of an attached model. CLI_GO or an exit code after a sentence. */
 int calibrate_collect_open(calibrate_collection *c, const kvf_llama *fold, const struct llama_model *model, int64_t slots,
                            int32_t rows, uint64_t seed);
 void calibrate_collect_close(calibrate_collection *c);

@@ -154,24 +154,34 @@ static void open_layer(calibrate_collection *c, int32_t il)
     l->weight = room(c, heads * CALIBRATE_RANK_MOST, sizeof *l->weight);
 }
 
+void calibrate_collect_make(calibrate_collection *c, const kvf_llama_layer_t *info, int32_t n, int64_t slots, int32_t rows,
+                            uint64_t seed)
+{
+    *c = (calibrate_collection){.n_layers = n, .slots = (int32_t)slots, .seed = seed, .rows = rows, .drawn_layer = -1};
+    c->pos = room(c, (size_t)slots, sizeof *c->pos);
+    c->slot = room(c, (size_t)rows, sizeof *c->slot);
+    c->layer = cli_alloc((size_t)n, sizeof *c->layer);
+    for (int32_t il = 0; il < n; il++) {
+        c->layer[il].info = info[il];
+        if (info[il].folded) open_layer(c, il);
+    }
+}
+
 int calibrate_collect_open(calibrate_collection *c, const kvf_llama *fold, const struct llama_model *model, int64_t slots,
                            int32_t rows, uint64_t seed)
 {
     const int32_t n = llama_model_n_layer(model);
-    calibrate_layer *layers = cli_alloc((size_t)n, sizeof *layers);
-    *c = (calibrate_collection){.n_layers = n, .slots = (int32_t)slots, .seed = seed, .rows = rows, .drawn_layer = -1};
-    c->pos = room(c, (size_t)slots, sizeof *c->pos);
-    c->slot = room(c, (size_t)rows, sizeof *c->slot);
-    c->layer = layers;
-    for (int32_t il = 0; il < n; il++) {
-        layers[il].info.size = sizeof layers[il].info;
-        if (kvf_llama_layer(fold, il, &layers[il].info) != KVF_OK) {
-            cli_error("calibrate: layer %d cannot be described", il);
-            return CLI_CANNOT;
-        }
-        if (layers[il].info.folded) open_layer(c, il);
+    kvf_llama_layer_t *info = cli_alloc((size_t)n, sizeof *info);
+    int code = CLI_GO;
+    for (int32_t il = 0; il < n && code == CLI_GO; il++) {
+        info[il].size = sizeof *info;
+        if (kvf_llama_layer(fold, il, &info[il]) == KVF_OK) continue;
+        cli_error("calibrate: layer %d cannot be described", il);
+        code = CLI_CANNOT;
     }
-    return CLI_GO;
+    if (code == CLI_GO) calibrate_collect_make(c, info, n, slots, rows, seed);
+    free(info);
+    return code;
 }
 
 void calibrate_collect_close(calibrate_collection *c)

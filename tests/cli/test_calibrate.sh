@@ -32,8 +32,22 @@ succeeds calibrate "${base[@]}" -f "$text" -o "$file" --codebooks 4x4
 holds says_what grep -Eq "positions of 1536 tokens" "$work/out"
 succeeds again "${base[@]}" -f "$text" -o "$work/again.gguf" --codebooks 4x4
 holds deterministic cmp "$file" "$work/again.gguf"
-succeeds seed "${base[@]}" -f "$text" -o "$work/seed.gguf" --codebooks 4x4 --positions 300 --seed 2
-holds seed_matters test "$(cmp "$file" "$work/seed.gguf" | wc -l)" -eq 1
+# Fewer positions than the text has: the same sample again, on one thread or two; another seed draws another one, of which layers tell.
+sampled() { succeeds "$1" "${base[@]}" -f "$text" -o "$work/$1.gguf" --positions 300 "${@:2}"; }
+sampled first && sampled second && sampled seed --seed 2 && sampled threads -t 2 && sampled threads_again -t 2
+holds sampled_again cmp "$work/first.gguf" "$work/second.gguf"
+holds sampled_again_threads cmp "$work/threads.gguf" "$work/threads_again.gguf"
+layers_of() { "$kvfold" inspect "$work/$1.gguf" --json | python3 -c 'import json, sys; print(json.dumps(json.load(sys.stdin)["layers"]))'; }
+holds seed_matters test "$(layers_of first)" != "$(layers_of seed)"
+# The last 5 of 25 layers read the keys of others: they have no part of their own.
+gen gemma3n "$work/sharing.gguf" f32
+sharing=(calibrate -m "$work/sharing.gguf" -t 1 -c 256 --chunks 2 -f "$text" --codebooks 4x2)
+succeeds sharing "${sharing[@]}" -o "$work/shared.gguf"
+succeeds sharing_again "${sharing[@]}" -o "$work/shared_again.gguf"
+holds sharing_deterministic cmp "$work/shared.gguf" "$work/shared_again.gguf"
+kv inspect "$work/shared.gguf" --json
+json sharing_owners '[l["kv_heads"] for l in layers] == 20 * [1] + 5 * [0] and [len(l["codebooks"]) for l in layers] == 20 * [2] + 5 * [0]'
+succeeds sharing_use run "${quick[@]}" -m "$work/sharing.gguf" -c 512 --raw -p "The ferry left" -n 4 --calibration "$work/shared.gguf"
 succeeds short_text "${base[@]}" --slice 0:100 -f "$text" -o "$work/short.gguf" --codebooks 2x8 # fewer samples than centroids
 for language in german chinese; do
     succeeds "$language" "${base[@]}" -f "$source_dir/tests/text/$language.txt" -o "$work/$language.gguf"
