@@ -101,6 +101,15 @@ int cli_arms_apart(const char *out, const cli_arms *arms)
     return code;
 }
 
+void cli_arms_meet(const cli_arms *arms, const char *model)
+{
+    for (int i = 0; i < arms->n; i++) {
+        bool met = false;
+        for (int j = 0; j < i; j++) met |= strcmp(arms->arm[j].profile_path, arms->arm[i].profile_path) == 0;
+        if (!met) kv_choice_meet(&arms->arm[i], model);
+    }
+}
+
 void cli_arms_free(cli_arms *arms)
 {
     for (int i = 0; i < arms->n; i++) kv_choice_free(&arms->arm[i]);

@@ -27,6 +27,8 @@ int cli_arm_make(kv_choice *choice, const char *text, size_t n, const kv_setting
 int cli_arms_make(cli_arms *arms, const char *list, const kv_settings *others);
 /* kv_choice_apart of all of them. */
 int cli_arms_apart(const char *out, const cli_arms *arms);
+/* kv_choice_meet of all of them, each profile once. */
+void cli_arms_meet(const cli_arms *arms, const char *model);
 void cli_arms_free(cli_arms *arms);
 
 #endif

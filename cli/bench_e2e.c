@@ -136,6 +136,7 @@ int bench_e2e(int argc, char **argv)
     cli_arms *arms = cli_alloc(1, sizeof *arms);
     code = cli_arms_make(arms, s.list, &s.kv);
     if (code == CLI_GO) code = cli_arms_apart(s.out.save, arms);
+    for (int i = 0; i < s.models.n && code == CLI_GO; i++) cli_arms_meet(arms, s.models.item[i]);
     if (code == CLI_GO) code = run(&s, arms, depth, n);
     cli_arms_free(arms);
     free(arms);

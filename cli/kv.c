@@ -273,6 +273,11 @@ int kv_choice_apart(const char *out, const kv_choice *c)
     return cli_save_apart_all(out, in, 2);
 }
 
+void kv_choice_meet(const kv_choice *c, const char *model)
+{
+    if (c->profile_path[0]) profile_doubt(&c->profile, c->profile_path, model, c->calibration);
+}
+
 void kv_choice_doubt(const kv_choice *c, int64_t context)
 {
     const bool coded = strcmp(c->k, "f16") != 0 || strcmp(c->v, "f16") != 0;

@@ -93,6 +93,9 @@ int kv_choice_make(kv_choice *c, const kv_settings *s);
 int kv_settings_apart(const char *out, const kv_settings *s);
 int kv_choice_apart(const char *out, const kv_choice *c);
 
+/* Where a choice meets a model (a path): warns when its profile, if it has one, was made for other weights or another calibration. */
+void kv_choice_meet(const kv_choice *c, const char *model);
+
 /* Warns of what is possible and hardly meant, as a window that covers the whole context (of so many tokens; 0: unknown). */
 void kv_choice_doubt(const kv_choice *c, int64_t context);
 void kv_choice_free(kv_choice *c);

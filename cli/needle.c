@@ -174,6 +174,7 @@ static int measure(needle_run *run, const int *length, int n)
     int code = make_arms(run);
     if (code == CLI_GO) code = load(run);
     if (code != CLI_GO) return code;
+    quality_arms_meet(run->arm, run->n_arms, &run->quality);
     const char *model = cli_file_name(run->set->model);
     run->result = result_new("needle", 0);
     snprintf(title, sizeof title, "%.100s, one of %lld facts asked for, %lld texts a place", model, (long long)run->set->needles,

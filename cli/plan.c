@@ -146,6 +146,7 @@ static int check(plan *p)
         return CLI_USAGE;
     }
     kv_choice_doubt(&p->kv, p->context);
+    kv_choice_meet(&p->kv, p->file.path);
     return CLI_GO;
 }
 

@@ -212,6 +212,7 @@ static int measure(quality_run *run, quality_settings *set, cli_text *raw)
     int code = quality_arms_make(run->arm, &run->n_arms, set);
     if (code == CLI_GO) code = quality_read(&run->in, raw, set);
     if (code == CLI_GO) code = load(run, set);
+    if (code == CLI_GO) quality_arms_meet(run->arm, run->n_arms, set);
     if (code == CLI_GO) code = choose_sizes(run, set);
     if (code == CLI_GO) code = quality_tokenize(&run->in, raw, run->s->vocab, set);
     if (code != CLI_GO) return code;

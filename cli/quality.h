@@ -115,6 +115,8 @@ typedef struct quality_arm {
 /* Arms as the options name them, in their order; none is of a profile that set->out would replace. Never the reference. CLI_GO, or an exit
  * code after a sentence. */
 int quality_arms_make(quality_arm *arms, int *n, const quality_settings *set);
+/* kv_choice_meet of all of them, each profile once; that of set->kv has met the model with the session. */
+void quality_arms_meet(const quality_arm *arms, int n, const quality_settings *set);
 /* An arm of libllama's f16 cache. */
 void quality_arm_plain(quality_arm *arm, const char *name, int32_t rows);
 void quality_arm_free(quality_arm *arm);

@@ -116,6 +116,16 @@ int quality_arms_make(quality_arm *arms, int *n, const quality_settings *set)
     return code;
 }
 
+void quality_arms_meet(const quality_arm *arms, int n, const quality_settings *set)
+{
+    for (int i = 0; i < n; i++) {
+        const char *path = arms[i].choice.profile_path;
+        bool met = set->kv.profile && strcmp(path, set->kv.profile) == 0;
+        for (int j = 0; j < i; j++) met |= strcmp(arms[j].choice.profile_path, path) == 0;
+        if (!met) kv_choice_meet(&arms[i].choice, set->model);
+    }
+}
+
 void quality_arm_plain(quality_arm *arm, const char *name, int32_t rows)
 {
     *arm = (quality_arm){.host = true, .k = GGML_TYPE_F16, .v = GGML_TYPE_F16, .rows = rows};

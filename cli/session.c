@@ -142,17 +142,6 @@ static int open_context(session *s, const run_settings *set)
     return rc == KVF_OK ? CLI_GO : fold_failed(rc, kvf_llama_error(s->fold));
 }
 
-/* A profile serves other weights of the same layers, but it was made for its own. */
-static void check_profile(const session *s, const run_settings *set)
-{
-    char error[512];
-    uint64_t hash;
-    if (!s->kv.profile.has_model || kvf_llama_model_hash(set->model, &hash, error, sizeof error) != KVF_OK) return;
-    if (hash != s->kv.profile.model)
-        cli_warn("the profile '%s' was made for other weights (%016llx) than '%s' (%016llx)", set->kv.profile,
-                 (unsigned long long)s->kv.profile.model, set->model, (unsigned long long)hash);
-}
-
 static int load_calibration(session *s, const run_settings *set)
 {
     char error[512] = "";
@@ -196,7 +185,7 @@ int session_load(session *s, const run_settings *set)
     if (code == CLI_GO) code = check_settings(s, set);
     if (code == CLI_GO) code = load_model(s, set);
     if (code == CLI_GO) code = load_calibration(s, set);
-    if (code == CLI_GO) check_profile(s, set);
+    if (code == CLI_GO) kv_choice_meet(&s->kv, set->model);
     return code;
 }
 

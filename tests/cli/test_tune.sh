@@ -6,6 +6,7 @@
 model=$work/model.gguf other=$work/other.gguf text=$work/text profile=$work/p.profile
 "$KVFOLD_BIN/gen-model" --bytes llama-64 "$model" f32 && "$KVFOLD_BIN/gen-model" --bytes llama-64 "$other" bf16
 ferries >"$text"
+met=0
 base=(tune -m "$model" -f "$text" -t 1 -c 256 --score 96)
 
 # Wrong use: one sentence each.
@@ -119,6 +120,44 @@ succeeds run "${use[@]}" -m "$model" --profile "$profile"
 json run_uses_it 'o["kv"]["layers"].count("turbo") >= 4 and abs(o["kv"]["bits_code"] - 3.25) < 0.3'
 succeeds run_other "${use[@]}" -m "$other" --profile "$profile"
 holds other_weights grep -q "was made for other weights" "$work/err"
+# Wherever a profile meets a model: other weights and another calibration, or none, are said once each; the right ones are not.
+succeeds calibrated_profile "${cal[@]}" --bits 3 --measured "$work/c.json" --write "$work/c.profile"
+holds profile_names_calibration grep -Eq "^calibration [0-9a-f]{16}$" "$work/c.profile"
+succeeds calibrate_other calibrate -m "$model" -f "$text" -t 1 -c 256 --chunks 2 --seed 2 -o "$work/other_c.gguf" --codebooks 8x8,4x8
+succeeds calibrate_weights calibrate -m "$other" -f "$text" -t 1 -c 256 --chunks 2 -o "$work/weights_c.gguf"
+says() { # NAME PATTERN TIMES ARGS...
+    succeeds "$1" "${@:4}"
+    holds "$1_said" test "$(grep -Ec -- "$2" "$work/err")" -eq "$3"
+}
+weights="was made for other weights" calibration="was tuned with another --calibration|was tuned with a --calibration"
+arms=(quality -f "$text" -t 1 -c 256 --floor 0 --json)
+e2e=(bench e2e -t 1 -n 2 -p 16 --pool 1 -d 100 --first 1 --json)
+planned=(plan -c 1024 --json)
+while read -r command pattern times given; do
+    [ -n "$command" ] || continue
+    declare -n args=$command
+    # shellcheck disable=SC2086 # words
+    says "meets_${command}_$((++met))" "${!pattern}" "$times" "${args[@]}" $given
+done <<END
+use weights 1 -m $other --profile $profile
+use weights 0 -m $model --profile $profile
+planned weights 1 -m $other --profile $profile
+planned weights 0 -m $model --profile $profile
+arms weights 1 -m $other --kv @$profile,@$profile,window=0,turbo3/turbo3
+arms weights 1 -m $other --kv turbo3/turbo3 --profile $profile
+arms weights 0 -m $model --kv @$profile
+e2e weights 1 -m $other --kv @$profile
+e2e weights 0 -m $model --kv @$profile
+use calibration 1 -m $model --profile $work/c.profile
+use calibration 1 -m $model --profile $work/c.profile --calibration $work/other_c.gguf
+use calibration 0 -m $model --profile $work/c.profile --calibration $work/c.gguf
+use calibration 0 -m $model --profile $profile --calibration $work/c.gguf
+arms calibration 1 -m $model --kv @$work/c.profile,turbo3/turbo3
+arms calibration 0 -m $model --kv @$work/c.profile --calibration $work/c.gguf
+e2e calibration 1 -m $model --kv @$work/c.profile
+planned calibration 1 -m $model --profile $work/c.profile
+END
+
 succeeds quality quality -m "$model" -f "$text" -t 1 -c 320 --floor 0 --kv "@$profile,turbo3/turbo3" --json
 json quality_arms '[a["name"][0] for a in o["arms"] if not a["libllama"]] == ["@", "t"]'
 refuses bench_attend 1 "is a profile, and one layer alone is timed here" bench attend --kv "@$profile"
@@ -133,6 +172,8 @@ damaged version "is no profile" '# kvfold profile 12\nkv f16/f16\n'
 damaged nul "byte 35 is 0x00" '# kvfold profile 1\nkv turbo3/turbo3\0\n1=f16\n'
 damaged kv_twice "line 3: a second 'kv'" '# kvfold profile 1\nkv f16/f16\nkv q8_0/q8_0\n'
 damaged model_twice "line 4: a second 'model'" '# kvfold profile 1\nkv f16/f16\nmodel 0123456789abcdef\nmodel 0123456789abcdee\n'
+damaged calibration_twice "line 4: a second 'calibration'" '# kvfold profile 1\nkv f16/f16\ncalibration 0123456789abcdef\ncalibration 0123456789abcdef\n'
+damaged calibration_form "'calibration' is followed by 16 hexadecimal digits" '# kvfold profile 1\nkv f16/f16\ncalibration c.gguf\n'
 damaged model_prefix "16 hexadecimal digits" '# kvfold profile 1\nkv f16/f16\nmodel 0x00000000000001\n'
 damaged kv_form "'f16' is not of the form K/V" '# kvfold profile 1\nkv f16\n'
 damaged codec "nothing" '# kvfold profile 1\nkv f16/nothing\n'

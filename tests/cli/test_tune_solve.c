@@ -151,6 +151,10 @@ static void test_profiles_that_are_read(void **state)
     assert_true(p.has_model && p.model == 0x00ff00ff00ff00ffu);
     assert_string_equal(p.kv, "f16/q8_0");
     assert_string_equal(p.layers[0], "7=f16");
+    assert_false(p.has_calibration); /* as all profiles were written once */
+    profile_free(&p);
+    assert_int_equal(profile_parse(&p, "# kvfold profile 1\nkv f16/f16\ncalibration 00000000000000ff\n", "here"), CLI_GO);
+    assert_true(p.has_calibration && p.calibration == 0xff && !p.has_model);
     profile_free(&p);
 }
 
