@@ -110,6 +110,7 @@ static int use_pair(kv_choice *c, const char *pair, const origin *from)
         return from->code;
     }
     memcpy(c->own[0], pair, n);
+    c->own[0][n] = '\0'; /* a profile's may have been there, and longer */
     strcpy(c->own[1], slash + 1);
     c->preset = NULL;
     c->k = c->own[0];
