@@ -79,6 +79,14 @@ static int add(cli_arms *arms, const char *text, size_t n, const kv_settings *ot
     return CLI_GO;
 }
 
+/* A path that is too long is one character longer than arms may be, and refused as such. */
+const char *cli_arms_usual(const kv_settings *s, const char *usual, char *own)
+{
+    if (!s->profile) return usual;
+    snprintf(own, CLI_ARM_NAME + 1, "@%s", s->profile);
+    return own;
+}
+
 /* A choice points into itself, so it stays where it was made. */
 int cli_arms_make(cli_arms *arms, const char *list, const kv_settings *others)
 {

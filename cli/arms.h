@@ -22,6 +22,9 @@ size_t cli_arm_length(const char *list);
 /* Makes a choice of the one arm text[0 .. n). CLI_GO, or CLI_USAGE or CLI_CANNOT after a sentence, with nothing to free. */
 int cli_arm_make(kv_choice *choice, const char *text, size_t n, const kv_settings *others);
 
+/* The list of arms where none is given: the profile of the settings, as an arm in own[CLI_ARM_NAME + 1], or else `usual`. */
+const char *cli_arms_usual(const kv_settings *s, const char *usual, char *own);
+
 /* Makes a choice of each arm of `list` (the value of --kv), with the other settings the same for all. CLI_GO, or CLI_USAGE or
  * CLI_CANNOT after a sentence, with nothing to free. */
 int cli_arms_make(cli_arms *arms, const char *list, const kv_settings *others);

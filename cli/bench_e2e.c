@@ -25,9 +25,10 @@ static const cli_option options[] = {
     CLI_WORDS("-m --model", "FILE", settings, models, "model, a GGUF file; may be given several times"),
     CLI_WORD("-f --file", "FILE", settings, file, "text that fills the history (default: seeded tokens)"),
     CLI_WORD("-d --depth", "N[,N...]", settings, depths, "tokens of history; several give several tables (default 512,2048)"),
-    CLI_WORD("--kv", "K/V[,K/V...]", settings, list,
-             "our arms, or presets; sink=N, window=N and evict=POLICY:... at the end of an arm hold for it alone (default "
-             "f16/f16,kivi4/kivi4,uni4/uni4)"),
+    CLI_WORD(
+        "--kv", "K/V[,K/V...]", settings, list,
+        "our arms, or presets; sink=N, window=N and evict=POLICY:... at the end of an arm hold for it alone; @FILE is the arm "
+        "of a profile (default: that of --profile, or f16/f16,kivi4/kivi4,uni4/uni4)"),
     CLI_COUNT("--sink", settings, kv.sink, 0, 64, NULL, "first tokens that stay exact (default 4)"),
     CLI_COUNT("--window --recent", settings, kv.recent, 0, 65536, NULL, "newest tokens that stay exact (default 64)"),
     KV_WINDOW_TYPE(settings),
@@ -44,6 +45,7 @@ static const cli_option options[] = {
     CLI_COUNT("--pool", settings, pool, 1, 1 << 20, NULL,
               "MiB that are summed up to find what memory gives (default: twice the last-level cache)"),
     CLI_WORD("--cpu", "SET", settings, kv.cpu, "instruction set of our arms, as scalar or avx2 (default: the best present)"),
+    KV_PROFILE(settings),
     KV_CALIBRATION(settings),
     BENCH_SEED(settings),
     RESULT_OPTIONS(settings),
@@ -124,7 +126,8 @@ static int check_models(const settings *s)
 int bench_e2e(int argc, char **argv)
 {
     int depth[DEPTHS_MOST], n;
-    settings s = {.threads = cli_threads_default(), .depths = "512,2048", .list = "f16/f16,kivi4/kivi4,uni4/uni4"};
+    settings s = {.threads = cli_threads_default(), .depths = "512,2048"};
+    char own[CLI_ARM_NAME + 1];
     kv_settings_init(&s.kv);
     int code = cli_parse(&syntax, &s, argc, argv);
     if (code == CLI_GO) code = bench_numbers("--depth", s.depths, 1, 1 << 24, depth, &n, DEPTHS_MOST);
@@ -134,6 +137,7 @@ int bench_e2e(int argc, char **argv)
     if (code == CLI_GO) code = kv_settings_apart(s.out.save, &s.kv);
     if (code != CLI_GO) return code;
     cli_arms *arms = cli_alloc(1, sizeof *arms);
+    if (!s.list) s.list = cli_arms_usual(&s.kv, "f16/f16,kivi4/kivi4,uni4/uni4", own);
     code = cli_arms_make(arms, s.list, &s.kv);
     if (code == CLI_GO) code = cli_arms_apart(s.out.save, arms);
     for (int i = 0; i < s.models.n && code == CLI_GO; i++) cli_arms_meet(arms, s.models.item[i]);

@@ -53,6 +53,7 @@ static void add_fold(words *w, const e2e_arm *a, const kv_settings *kv)
     if (kv->recent >= 0) add_number(w, "--recent", kv->recent);
     add(w, "--window-type", kv->window_type);
     add(w, "--cpu", kv->cpu);
+    add(w, "--profile", kv->profile);
     add(w, "--calibration", kv->calibration);
 }
 

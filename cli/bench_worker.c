@@ -344,6 +344,7 @@ static const cli_option options[] = {
     CLI_WORD("--arm", "NAME", W, arm, "plain libllama"),
     CLI_WORD("--kv", "ARM", W, kv.kv, "folded cache"),
     CLI_WORD("--cpu", "SET", W, kv.cpu, "instruction set"),
+    CLI_WORD("--profile", "FILE", W, kv.profile, "codecs of layers"),
     CLI_WORD("--calibration", "FILE", W, kv.calibration, "calibration file"),
     CLI_COUNT("--sink", W, kv.sink, 0, 64, NULL, "exact tokens at the start"),
     CLI_COUNT("--recent", W, kv.recent, 0, 65536, NULL, "exact tokens at the end"),

@@ -21,12 +21,14 @@ static const cli_option options[] = {
     CLI_COUNT("--needles", needle_settings, needles, 1, NEEDLE_PLACES, "1", "facts in a text; one of them is asked for"),
     CLI_COUNT("--seeds", needle_settings, seeds, 1, 1000, "3", "texts for each length and place"),
     CLI_HEAD("arms"),
-    CLI_WORD("--kv", "K/V[,K/V...]", needle_settings, list,
-             "our arms, or presets, each with a policy of its own behind it, as uni4/uni4,evict=knorm:budget=512 (default "
-             "f16/f16,uni4/uni4)"),
+    CLI_WORD(
+        "--kv", "K/V[,K/V...]", needle_settings, list,
+        "our arms, or presets, each with a policy of its own behind it, as uni4/uni4,evict=knorm:budget=512; @FILE is the arm of "
+        "a profile (default: that of --profile, or f16/f16,uni4/uni4)"),
     CLI_COUNT("--sink", needle_settings, kv.sink, 0, 64, NULL, "first tokens that stay exact (default: the preset's, 4)"),
     CLI_COUNT("--window --recent", needle_settings, kv.recent, 0, 65536, NULL,
               "newest tokens that stay exact (default: the preset's, 64)"),
+    KV_PROFILE(needle_settings),
     KV_CALIBRATION(needle_settings),
     CLI_HEAD("how"),
     CLI_COUNT("-t --threads", needle_settings, threads, 0, 256, "0", "threads; 0: as many as there are, half above four"),
@@ -208,7 +210,8 @@ static int run_command(const needle_settings *set, const int *length, int n)
 int cmd_needle(int argc, char **argv)
 {
     int length[LENGTHS_MOST], n;
-    needle_settings set = {.lengths = "512,1024", .list = "f16/f16,uni4/uni4"};
+    char own[CLI_ARM_NAME + 1];
+    needle_settings set = {.lengths = "512,1024"};
     kv_settings_init(&set.kv);
     int code = cli_parse(&syntax, &set, argc, argv);
     if (code == CLI_GO && !set.model) {
@@ -218,5 +221,6 @@ int cmd_needle(int argc, char **argv)
     if (code == CLI_GO) code = bench_numbers("--ctx-size", set.lengths, 64, 1 << 24, length, &n, LENGTHS_MOST);
     if (code == CLI_GO) code = result_check(&set.out, &set.model, 1);
     if (code == CLI_GO) code = kv_settings_apart(set.out.save, &set.kv);
+    if (!set.list) set.list = cli_arms_usual(&set.kv, "f16/f16,uni4/uni4", own);
     return code == CLI_GO ? run_command(&set, length, n) : code;
 }

@@ -22,6 +22,7 @@ static const cli_option options[] = {
     CLI_WORD("-m --model", "FILE", plan_settings, model, "model, a GGUF file; -m may be left out"),
     CLI_COUNT("-c --ctx-size", plan_settings, context, 0, KV_CONTEXT_MOST, "0", "tokens of the context; 0: the training length"),
     KV_OPTIONS(plan_settings),
+    KV_CALIBRATION(plan_settings),
     CLI_HEAD("output"),
     CLI_SWITCH(CLI_ON, "--json", plan_settings, json, "one JSON object"),
     CLI_SWITCH(CLI_ON, "-v --verbose", plan_settings, verbose, "show the log of libllama, on stderr"),
@@ -45,6 +46,9 @@ typedef struct plan {
     kv_choice kv;
     kvf_params params;
     kvf_layer *layers;
+    kvf_llama_calibration *calibration; /* NULL: none */
+    kvf_calibrated_layer *known;        /* [n_attention] */
+    kvf_calibration all;                /* of those */
     char error[512];
     int64_t context, available;
     int32_t layers_folded;
@@ -112,10 +116,10 @@ static int64_t largest_that_fits(const plan *p)
     return low;
 }
 
-static bool coded(const char *spec, const char *common, kvf_side side, int32_t dim)
+static bool coded(const char *spec, kvf_side side, int32_t dim, const kvf_calibrated_layer *known)
 {
     kvf_spec_info info;
-    return kvf_spec_check(spec ? spec : common, side, dim, &info, NULL, 0) == KVF_OK && info.bits_code < 16;
+    return kvf_spec_check_calibrated(spec, side, dim, known, &info, NULL, 0) == KVF_OK && info.bits_code < 16;
 }
 
 static int32_t count_folded(const plan *p)
@@ -123,7 +127,8 @@ static int32_t count_folded(const plan *p)
     int32_t n = 0;
     for (int32_t i = 0; i < p->params.n_layers; i++) {
         const kvf_layer *l = &p->layers[i];
-        n += coded(l->k, p->kv.k, KVF_K, l->k_dim) || (!l->v_in_k && coded(l->v, p->kv.v, KVF_V, l->v_dim));
+        n += coded(l->k ? l->k : p->kv.k, KVF_K, l->k_dim, &p->known[i]) ||
+             (!l->v_in_k && coded(l->v ? l->v : p->kv.v, KVF_V, l->v_dim, &p->known[i]));
     }
     return n;
 }
@@ -148,6 +153,27 @@ static int check(plan *p)
     kv_choice_doubt(&p->kv, p->context);
     kv_choice_meet(&p->kv, p->file.path);
     return CLI_GO;
+}
+
+/* Its weights must be the model's, so its layers are. */
+static int load_calibration(plan *p)
+{
+    char error[512] = "";
+    if (!p->kv.calibration) return CLI_GO;
+    cli_capture_begin();
+    const int rc = kvf_llama_calibration_load(p->kv.calibration, NULL, p->file.path, &p->calibration, error, sizeof error);
+    cli_capture_end();
+    if (rc == KVF_OK) return CLI_GO;
+    cli_error("%s", error);
+    return cli_exit_of(rc);
+}
+
+static void set_params(plan *p)
+{
+    shape_params(&p->shape, &p->kv, &p->params, &p->layers, p->error, sizeof p->error);
+    p->known = shape_known(&p->shape, p->calibration);
+    p->all = (kvf_calibration){.size = sizeof p->all, .n_layers = p->shape.n_attention, .layers = p->known};
+    if (p->calibration) p->params.calibration = &p->all;
 }
 
 /* Only a cache knows how many tokens a budget of bytes is. It touches next to nothing. */
@@ -177,14 +203,13 @@ static int make(plan *p, const plan_settings *set)
     p->context = set->context > 0 ? set->context : p->shape.context;
     p->available = cli_memory_available();
     code = check(p);
+    if (code == CLI_GO) code = load_calibration(p);
     if (code != CLI_GO) return code;
-    shape_params(&p->shape, &p->kv, &p->params, &p->layers, p->error, sizeof p->error);
+    set_params(p);
     int64_t bytes = bytes_at(p, p->context);
     if (bytes < 0) {
         cli_error("%s%s", p->error[0] ? p->error : kvf_strerror((int)bytes),
-                  strstr(p->error, "kvfold calibrate")
-                      ? "; plan reads none: kvfold run --calibration FILE -n 0 reports such a cache"
-                      : "");
+                  strstr(p->error, "kvfold calibrate") ? "; plan takes its file with --calibration" : "");
         return cli_exit_of((int)bytes);
     }
     p->layers_folded = count_folded(p);
@@ -195,6 +220,8 @@ static int make(plan *p, const plan_settings *set)
 static void release(plan *p)
 {
     free(p->layers);
+    free(p->known);
+    kvf_llama_calibration_free(&p->calibration);
     shape_free(&p->shape);
     model_file_close(&p->file);
     kv_choice_free(&p->kv);
@@ -273,10 +300,11 @@ static int print_object(const plan *p)
         "bytes_weights", (json_int_t)p->file.bytes, "bytes_needed", (json_int_t)r.needed, "memory_available",
         (json_int_t)p->available, "fits", r.fits, "context_largest", (json_int_t)largest_that_fits(p), "table", rows);
     json_object_set_new(o, "kv",
-                        json_pack("{s:s, s:s, s:s?, s:s?, s:i, s:i, s:i, s:i, s:i, s:s}", "k", p->kv.k, "v", p->kv.v, "preset",
-                                  p->kv.preset, "layers", p->kv.layers.data, "layers_folded", p->layers_folded,
+                        json_pack("{s:s, s:s, s:s?, s:s?, s:i, s:i, s:i, s:i, s:i, s:s, s:o}", "k", p->kv.k, "v", p->kv.v,
+                                  "preset", p->kv.preset, "layers", p->kv.layers.data, "layers_folded", p->layers_folded,
                                   "layers_attention", p->shape.n_attention, "layers_total", p->shape.n_layers, "sink", p->kv.sink,
-                                  "window", p->kv.recent, "evict", p->kv.evict));
+                                  "window", p->kv.recent, "evict", p->kv.evict, "calibration",
+                                  p->kv.calibration ? cli_json_text(p->kv.calibration) : json_null()));
     if (p->budget > 0) json_object_set_new(json_object_get(o, "kv"), "budget_tokens", json_integer(p->budget));
     return cli_print_json(o);
 }

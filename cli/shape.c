@@ -206,6 +206,18 @@ void shape_params(const shape *s, const kv_choice *kv, kvf_params *p, kvf_layer 
     if (error_size > 0) error[0] = '\0';
 }
 
+kvf_calibrated_layer *shape_known(const shape *s, const kvf_llama_calibration *known)
+{
+    kvf_calibrated_layer *layers = cli_alloc((size_t)s->n_attention, sizeof *layers);
+    int32_t n = 0;
+    for (int32_t il = 0; il < s->n_layers; il++) {
+        if (!s->layer[il].attention) continue;
+        const kvf_calibrated_layer *of = s->layer[il].share < 0 ? kvf_llama_calibration_layer(known, il) : NULL;
+        layers[n++] = of ? *of : (kvf_calibrated_layer){.size = sizeof *layers};
+    }
+    return layers;
+}
+
 static int64_t padded(int64_t n)
 {
     return (n + HOST_CELLS - 1) / HOST_CELLS * HOST_CELLS;

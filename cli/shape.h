@@ -8,6 +8,8 @@
 #include "model_file.h"
 
 #include <kvfold.h>
+#include <kvfold_calibration.h>
+#include <kvfold_llama.h>
 
 typedef struct shape_layer {
     bool attention;
@@ -32,6 +34,10 @@ void shape_free(shape *s);
 
 /* Parameters of a cache for those layers. *layers must be freed by the caller. p->error points at error. */
 void shape_params(const shape *s, const kv_choice *kv, kvf_params *p, kvf_layer **layers, char *error, size_t error_size);
+
+/* What is known (NULL: nothing) of those layers, in their order; layers that read the keys of others have nothing of their own. To be freed
+ * by the caller, with what it points to kept by the calibration. */
+kvf_calibrated_layer *shape_known(const shape *s, const kvf_llama_calibration *known);
 
 /* Bytes of the cache that plain libllama keeps in f16 for a context, window caches included. */
 int64_t shape_f16(const shape *s, int64_t context);

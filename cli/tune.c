@@ -132,8 +132,12 @@ static int write_profile(const tuner *t)
     cli_text out = {0};
     tune_profile(t->item, t->n, (const char(*)[TUNE_NAME])t->name, &out);
     if (t->origin.calibration[0]) cli_text_format(&out, "calibration %s\n", t->origin.calibration);
-    cli_text_format(&out, "model %s\n# %s, %lld bytes in 64 tokens of all layers, by %s\n", t->origin.model, t->set->model,
-                    (long long)tune_bytes(t->item, t->n), t->set->rule);
+    cli_text_format(&out, "model %s\n# %s, %lld bytes ", t->origin.model, t->set->model,
+                    (long long)(t->base + tune_bytes(t->item, t->n)));
+    if (t->tokens > 0)
+        cli_text_format(&out, "of the cache at %lld tokens, by %s\n", (long long)t->tokens, t->set->rule);
+    else
+        cli_text_format(&out, "in 64 tokens of all layers, by %s\n", t->set->rule);
     int code = cli_save(t->set->profile, out.data, out.length);
     cli_text_free(&out);
     return code;

@@ -18,20 +18,6 @@ static int64_t block_bytes(const tuner *t, const tune_item *item, int b)
     return (int64_t)info.block_bytes * item->heads;
 }
 
-/* What is known of the layers that attend, in their order; the caller frees it. */
-static kvf_calibrated_layer *known_layers(const tuner *t, int32_t *n)
-{
-    const shape *s = &t->s.shape;
-    kvf_calibrated_layer *layers = cli_alloc((size_t)s->n_attention, sizeof *layers);
-    *n = 0;
-    for (int32_t il = 0; il < s->n_layers; il++) {
-        if (!s->layer[il].attention) continue;
-        const kvf_calibrated_layer *of = s->layer[il].share < 0 ? kvf_llama_calibration_layer(t->s.calibration, il) : NULL;
-        layers[(*n)++] = of ? *of : (kvf_calibrated_layer){.size = sizeof *layers};
-    }
-    return layers;
-}
-
 /* Bytes of the whole cache at `tokens` with those layers; negative after a sentence. */
 static int64_t cache_bytes(const tuner *t, const char *kv, const char *line, int64_t tokens)
 {
@@ -43,9 +29,8 @@ static int64_t cache_bytes(const tuner *t, const char *kv, const char *line, int
     if (line) s.layers.item[s.layers.n++] = line;
     if (kv_choice_make(&choice, &s) != CLI_GO) return -1;
     shape_params(&t->s.shape, &choice, &p, &layers, error, sizeof error);
-    kvf_calibration all = {.size = sizeof all};
-    kvf_calibrated_layer *known = known_layers(t, &all.n_layers);
-    all.layers = known;
+    kvf_calibrated_layer *known = shape_known(&t->s.shape, t->s.calibration);
+    const kvf_calibration all = {.size = sizeof all, .n_layers = t->s.shape.n_attention, .layers = known};
     if (t->s.calibration) p.calibration = &all;
     int64_t bytes = kvf_bytes(&p, tokens);
     if (bytes < 0) cli_error("%s", error);
@@ -78,7 +63,7 @@ static int count_bytes(tuner *t, int64_t most)
             if (bytes < 0) return CLI_USAGE;
             item->bytes[b] = bytes - base;
         }
-    t->base = base, t->budget = most - base;
+    t->base = base, t->budget = most - base, t->tokens = planned_tokens(t);
     if (base >= 0 && t->budget >= 0) return CLI_GO;
     if (base >= 0)
         cli_error("--bytes: the cache of %lld tokens takes %s with %s everywhere, more than that", (long long)planned_tokens(t),

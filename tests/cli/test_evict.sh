@@ -28,7 +28,7 @@ kv plan "$smollm2" -c 8192 --evict knorm:budget=40MiB
 holds plan_bytes grep -Eq "^budget [0-9]{3,4} tokens of each head" "$work/out"
 refuses plan_too_few_bytes 1 "a budget of 1048576 bytes is too small: the 68 tokens" plan "$smollm2" --evict knorm:budget=1MiB
 refuses plan_protected_grow 2 "layer 0 keeps everything and grows without end" plan "$smollm2" --evict knorm:budget=64MiB,protect=0
-refuses plan_no_calibration 2 "kvfold calibrate; plan reads none: kvfold run --calibration" plan "$smollm2" --evict qfilters:budget=512
+refuses plan_no_calibration 2 "kvfold calibrate; plan takes its file with --calibration" plan "$smollm2" --evict qfilters:budget=512
 kv plan "$smollm2" -c 8192 --evict knorm:budget=1024
 holds plan_says_bound grep -q "^evict knorm:budget=1024,recent=64,sink=4: sizes are the most that it can be" "$work/out"
 kv plan "$smollm2" -c 8192 --evict window:budget=1024

@@ -6,6 +6,7 @@
 model=$work/model.gguf other=$work/other.gguf text=$work/text profile=$work/p.profile
 "$KVFOLD_BIN/gen-model" --bytes llama-64 "$model" f32 && "$KVFOLD_BIN/gen-model" --bytes llama-64 "$other" bf16
 ferries >"$text"
+
 met=0
 base=(tune -m "$model" -f "$text" -t 1 -c 256 --score 96)
 
@@ -90,7 +91,14 @@ succeeds calibrated "${cal[@]}" --bits 3 --save "$work/c.json"
 succeeds calibrated_measured "${cal[@]}" --bits 2 --measured "$work/c.json"
 refuses uncalibrated 2 "another --calibration" "${base[@]}" --bits 2 --measured "$work/c.json"
 succeeds calibrated_bytes "${cal[@]}" --bytes "${size}B" --tokens 4096 --measured "$work/c.json"
-succeeds codebooks "${cal[@]}" --codec vecinfer --least 1 --most 2 --bytes 2MiB --tokens 4096
+succeeds codebooks "${cal[@]}" --codec vecinfer --least 1 --most 2 --bytes 1500KiB --tokens 4096 --write "$work/v.profile"
+# Its profile is planned with the calibration that it needs, to the bytes that were asked for.
+holds profile_says_bytes grep -Eq "^# .*, 1[45][0-9]{5} bytes of the cache at 4096 tokens, by greedy" "$work/v.profile"
+succeeds plan_codebooks plan "$model" -c 4096 --profile "$work/v.profile" --calibration "$work/c.gguf" --json
+json plan_codebooks_fit '0.9 * 1500 * 1024 < o["bytes_total"] <= 1500 * 1024 and o["kv"]["layers_folded"] == 4 and
+    o["kv"]["calibration"].endswith("c.gguf")'
+refuses plan_uncalibrated 2 "kvfold calibrate.*plan takes its file with --calibration" plan "$model" -c 4096 --kv vecinfer2/vecinfer2
+refuses plan_weights 2 "is of other weights" plan "$other" -c 4096 --calibration "$work/c.gguf"
 refuses measured_otherwise 2 "was measured with other codecs" "${base[@]}" --bits 3 --codec uni --least 2 --measured "$work/r.json"
 # 12 blocks of positions bound nothing; 24 did.
 succeeds few_blocks "${base[@]}" --bits 3 --measured "$work/r.json" --json
@@ -118,6 +126,8 @@ refuses measured_what 3 "." "${base[@]}" --bits 3 --measured "$text"
 use=(run "${quick[@]}" --raw -p "The ferry left" -n 4 -c 512 --json)
 succeeds run "${use[@]}" -m "$model" --profile "$profile"
 json run_uses_it 'o["kv"]["layers"].count("turbo") >= 4 and abs(o["kv"]["bits_code"] - 3.25) < 0.3'
+succeeds run_beside "${use[@]}" -m "$model" --profile "$profile" --kv f16/f16
+json run_beside_its_layers 'o["kv"]["k"] == "f16" == o["kv"]["v"] and o["kv"]["layers"].count("turbo") >= 4'
 succeeds run_other "${use[@]}" -m "$other" --profile "$profile"
 holds other_weights grep -q "was made for other weights" "$work/err"
 # Wherever a profile meets a model: other weights and another calibration, or none, are said once each; the right ones are not.
@@ -160,6 +170,19 @@ END
 
 succeeds quality quality -m "$model" -f "$text" -t 1 -c 320 --floor 0 --kv "@$profile,turbo3/turbo3" --json
 json quality_arms '[a["name"][0] for a in o["arms"] if not a["libllama"]] == ["@", "t"]'
+# needle and bench e2e take it, too: alone as their arm, or beside the codecs of arms; and as an arm.
+asked=(needle -m "$model" -t 1 -c 1800 -d 1 --seeds 1 --json)
+timed=("${e2e[@]}" -m "$model")
+bits='[a for a in o["rows"] if "llama" not in a["name"] and a.get("phase", "decode") == "decode"]'
+succeeds needle_profile "${asked[@]}" --profile "$profile"
+json needle_profile_arm "[a['name'] for a in $bits] == ['@$profile']"
+succeeds needle_arm "${asked[@]}" --kv "@$profile"
+json needle_arm_named "[a['name'] for a in $bits] == ['@$profile']"
+refuses needle_profile_damaged 3 "is no profile" "${asked[@]}" --profile "$text"
+succeeds e2e_profile "${timed[@]}" --profile "$profile"
+json e2e_profile_arm "[a['name'] for a in $bits] == ['@$profile'] and 3 < $bits[0]['bits_code'] < 3.5"
+succeeds e2e_profile_beside "${timed[@]}" --kv f16/f16 --profile "$profile"
+json e2e_profile_layers "[a['name'] for a in $bits] == ['f16/f16'] and $bits[0]['bits_code'] < 16"
 refuses bench_attend 1 "is a profile, and one layer alone is timed here" bench attend --kv "@$profile"
 printf '# kvfold profile 1\nkv f16/f16\n99=q8_0\n' >"$work/far"
 refuses far_layer 1 "the model has no layer 99" "${use[@]}" -m "$model" --profile "$work/far"
