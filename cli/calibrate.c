@@ -4,6 +4,8 @@
 #include "calibrate.h"
 #include "tokens.h"
 
+#include <gguf.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,7 +141,9 @@ static int read_chunk(job *j, int32_t from, int32_t n)
 {
     llama_token *token = j->text.token + from;
     if (llama_vocab_get_add_bos(j->s.vocab)) token[0] = llama_vocab_bos(j->s.vocab);
-    int code = kvf_llama_seq_rm(j->s.fold, 0, 0, -1) == KVF_OK ? CLI_GO : CLI_CANNOT;
+    const int rc = kvf_llama_seq_rm(j->s.fold, 0, 0, -1);
+    int code = rc == KVF_OK ? CLI_GO : cli_exit_of(rc);
+    if (rc != KVF_OK) cli_error("calibrate: the chunk before token %d cannot be forgotten: %s", from, kvf_llama_error(j->s.fold));
     for (int32_t at = 0; code == CLI_GO && at < n; at += j->c.rows) {
         const int32_t rows = n - at < j->c.rows ? n - at : j->c.rows;
         code = decode(j, token + at, at, rows);
@@ -169,7 +173,7 @@ static int learn_all(job *j)
     j->result = cli_alloc((size_t)j->c.n_layers, sizeof *j->result);
     j->bar = progress_begin("learn", "layers", j->c.n_layers);
     for (int32_t il = 0; code == CLI_GO && il < j->c.n_layers; il++) {
-        if (cli_interrupted()) return CLI_DONE;
+        if (cli_interrupted()) break;
         if (j->c.layer[il].k) {
             code = calibrate_learn(&j->c, il, &j->books, (uint64_t)j->set->seed, &j->result[il]);
             unturned += !j->result[il].learnt.turns;
@@ -177,6 +181,7 @@ static int learn_all(job *j)
         progress_set(&j->bar, il + 1);
     }
     progress_end(&j->bar);
+    if (cli_interrupted()) return CLI_DONE;
     if (unturned)
         cli_warn("%d layers: keys do not turn as their RoPE description says, or have none that is known; the file has no centre "
                  "for them",
@@ -203,14 +208,32 @@ static void say_done(const job *j)
     int32_t heads = 0;
     for (int32_t il = 0; il < j->c.n_layers; il++)
         for (int32_t h = 0; j->result[il].arrays && h < j->c.layer[il].info.kv_heads; h++, heads++)
-            for (int s = 0; s < CALIBRATE_SCORES_N; s++) sum[s] += (double)j->result[il].rank[s][h];
+            for (int s = 0; s < CALIBRATE_SCORES_N && j->result[il].rank[s]; s++) sum[s] += (double)j->result[il].rank[s][h];
     printf("%s: %d positions of %lld tokens, %d KV heads\n", j->set->out, j->c.filled,
            (long long)j->text.context * j->text.chunks, heads);
+    if (calibrate_unranked(&j->c)) {
+        printf("how well keys are ranked is not known: %s\n", calibrate_unranked(&j->c));
+        return;
+    }
     printf("how well keys are ranked, mean over heads (Spearman, 1 is perfect): direction of the queries %.2f, short keys %.2f, "
            "recency "
            "%.2f, direction of the keys %.2f\n",
            sum[CALIBRATE_QUERIES] / heads, sum[CALIBRATE_NORM] / heads, sum[CALIBRATE_RECENT] / heads,
            sum[CALIBRATE_KEYS] / heads);
+}
+
+/* Scores of ALiBi have a distance in them and those of sinks one key more, of which rows that are observed say nothing. A model that turns
+ * no layer's keys may be one of the first. */
+static const char *biased(const job *j)
+{
+    bool turns = false;
+    char name[64];
+    for (int32_t il = 0; il < j->c.n_layers; il++) {
+        turns |= j->c.layer[il].info.rope_dims > 0;
+        snprintf(name, sizeof name, "blk.%d.attn_sinks.weight", il);
+        if (gguf_find_tensor(j->s.file.gguf, name) >= 0) return "the model has attention sinks, of which nothing is observed";
+    }
+    return turns ? NULL : "no layer has RoPE, so scores may have a bias by distance (ALiBi), of which nothing is observed";
 }
 
 /* ---- the command ------------------------------------------------------------------------------------------------------------- */
@@ -235,6 +258,7 @@ static int run_job(job *j, const cli_text *all)
     code = calibrate_collect_open(&j->c, j->s.fold, j->s.model, offered < j->set->positions ? offered : j->set->positions,
                                   j->s.host.n_batch, (uint64_t)j->set->seed);
     if (code != CLI_GO) return code;
+    j->c.biased = biased(j);
     cli_note("%d chunks of %d tokens; samples take %s", j->text.chunks, j->text.context, cli_bytes(j->c.bytes));
     code = read_all(j);
     if (code == CLI_GO) code = learn_all(j);

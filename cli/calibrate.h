@@ -61,9 +61,10 @@ typedef struct calibrate_collection {
     int32_t *pos; /* [slots] */
     int64_t seen; /* positions offered */
     uint64_t seed;
-    bool ranking;   /* the chunk being read ranks keys */
-    int32_t ranked; /* its tokens */
-    int32_t *slot;  /* [rows of a batch] where each row goes, -1: nowhere */
+    const char *biased; /* why scores are more than queries by keys, so that keys are not ranked; NULL: they are not */
+    bool ranking;       /* the chunk being read ranks keys */
+    int32_t ranked;     /* its tokens */
+    int32_t *slot;      /* [rows of a batch] where each row goes, -1: nowhere */
     int32_t rows;
     int32_t drawn_layer; /* that drew the slots of this batch; -1: none yet */
     int64_t bytes;
@@ -85,9 +86,9 @@ void calibrate_collect_close(calibrate_collection *c);
 /* One layer's results, [kv_heads][k_dim] and [kv_heads]; books[i]: centroids of settings' codebook i. */
 typedef struct calibrate_result {
     kvf_learnt learnt;
-    float *arrays; /* all of them but q_moment */
-    float *moment; /* [kv_heads][k_dim][k_dim]; NULL: no codebook asks for it */
-    float *rank[CALIBRATE_SCORES_N];
+    float *arrays;                   /* all of them but q_moment */
+    float *moment;                   /* [kv_heads][k_dim][k_dim]; NULL: no codebook asks for it */
+    float *rank[CALIBRATE_SCORES_N]; /* NULL: not known */
     float *book[CALIBRATE_BOOKS];
 } calibrate_result;
 
@@ -98,6 +99,8 @@ typedef struct calibrate_books {
 
 /* "4x8,8x8": of keys and of values each; "k4x8" or "v8x12" of one side. CLI_GO or CLI_USAGE after a sentence. */
 int calibrate_books_parse(calibrate_books *books, const char *text);
+/* Why keys cannot be ranked, NULL when they are. */
+const char *calibrate_unranked(const calibrate_collection *c);
 /* Layer il, which owns its keys. CLI_GO or an exit code after a sentence. */
 int calibrate_learn(const calibrate_collection *c, int32_t il, const calibrate_books *books, uint64_t seed, calibrate_result *r);
 void calibrate_result_free(calibrate_result *r);

@@ -173,12 +173,24 @@ static double score_of(calibrate_score score, const float *keys, int32_t dim, in
     return sum;
 }
 
+/* Keys of which a rank is made: those that enough queries of the last chunk came after. */
+static int32_t ranked_keys(const calibrate_collection *c)
+{
+    return c->ranked - CALIBRATE_RANK_LEAST - CALIBRATE_SKIP;
+}
+
+const char *calibrate_unranked(const calibrate_collection *c)
+{
+    if (c->biased) return c->biased;
+    return ranked_keys(c) > 1 ? NULL : "the chunk that ranks keys is too short";
+}
+
 /* A key's weight counts where at least CALIBRATE_RANK_LEAST queries came after it; it is the mean over those that could see it. */
 static void rank_head(const calibrate_collection *c, const calibrate_layer *l, int32_t head, calibrate_result *r)
 {
     double weight[CALIBRATE_RANK_MOST], score[CALIBRATE_RANK_MOST];
     const size_t at = (size_t)head * (size_t)l->info.k_dim;
-    const int32_t n = c->ranked - CALIBRATE_RANK_LEAST - CALIBRATE_SKIP;
+    const int32_t n = ranked_keys(c);
     for (int32_t i = 0; i < n; i++) {
         const int32_t pos = i + CALIBRATE_SKIP;
         int32_t after = c->ranked - pos;
@@ -189,7 +201,7 @@ static void rank_head(const calibrate_collection *c, const calibrate_layer *l, i
         for (int32_t i = 0; i < n; i++)
             score[i] = score_of((calibrate_score)s, l->keys + at * CALIBRATE_RANK_MOST, l->info.k_dim, i + CALIBRATE_SKIP,
                                 &r->learnt, at);
-        r->rank[s][head] = n > 1 ? (float)calibrate_spearman(score, weight, n) : 0;
+        r->rank[s][head] = (float)calibrate_spearman(score, weight, n);
     }
 }
 
@@ -203,7 +215,7 @@ static bool codes_keys(const calibrate_books *books)
     return false;
 }
 
-static void make_room(calibrate_result *r, const kvf_llama_layer_t *s, bool moment)
+static void make_room(calibrate_result *r, const kvf_llama_layer_t *s, bool moment, bool ranked)
 {
     const size_t heads = (size_t)s->kv_heads, n = heads * (size_t)s->k_dim;
     float **array[] = {&r->learnt.k_mean,      &r->learnt.k_rms, &r->learnt.q_rms,      &r->learnt.k_lambda,
@@ -212,7 +224,7 @@ static void make_room(calibrate_result *r, const kvf_llama_layer_t *s, bool mome
     r->learnt.size = sizeof r->learnt;
     for (int i = 0; i < 7; i++, at += n) *array[i] = at;
     r->learnt.one_sided = at, at += heads;
-    for (int i = 0; i < CALIBRATE_SCORES_N; i++, at += heads) r->rank[i] = at;
+    for (int i = 0; i < CALIBRATE_SCORES_N; i++, at += heads) r->rank[i] = ranked ? at : NULL;
     if (moment) r->learnt.q_moment = r->moment = cli_alloc(n * (size_t)s->k_dim, sizeof *r->moment);
 }
 
@@ -226,10 +238,11 @@ int calibrate_learn(const calibrate_collection *c, int32_t il, const calibrate_b
 {
     char error[300] = "";
     const calibrate_layer *l = &c->layer[il];
-    make_room(r, &l->info, codes_keys(books));
+    const bool ranked = !calibrate_unranked(c);
+    make_room(r, &l->info, codes_keys(books), ranked);
     kvf_samples s = unpack_layer(c, il);
     int rc = kvf_calibrate_layer(&s, &r->learnt, error, sizeof error);
-    for (int32_t h = 0; h < l->info.kv_heads && !rc; h++) rank_head(c, l, h, r);
+    for (int32_t h = 0; h < l->info.kv_heads && ranked && !rc; h++) rank_head(c, l, h, r);
     for (int i = 0; i < books->n && !rc && !cli_interrupted(); i++) {
         kvf_codebook b = books->book[i];
         if (!b.heads) b.heads = l->info.kv_heads;

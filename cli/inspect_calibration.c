@@ -20,6 +20,8 @@ static const double RANKS_LITTLE = 0.3;
 /* What is less is drawn here: nobody can tell on a logarithmic axis. */
 static const double PROFILE_LEAST = 0.01;
 
+enum { DRAWN_HEADS = 4 }; /* more lines than theirs cannot be told apart */
+
 typedef struct view {
     const char *path;
     kvf_llama_calibration *c;
@@ -43,12 +45,13 @@ static double mean_of(const float *x, int32_t n)
     return sum;
 }
 
+/* NAN: the file does not say. */
 static double rank_of(const view *v, int32_t il, int score, int32_t head)
 {
     char what[32];
     snprintf(what, sizeof what, "rank.%s", calibrate_score_name[score]);
     const float *x = array(v, il, what);
-    return x ? (double)x[head] : 0;
+    return x ? (double)x[head] : NAN;
 }
 
 static double mean_rank(const view *v, int32_t il, int score, int32_t heads)
@@ -87,7 +90,13 @@ static double unevenness(const float *rms, int32_t heads, int32_t dim)
     return most;
 }
 
-/* Does the direction of the queries rank the keys of this head worse than something that needs no calibration, or hardly at all? */
+static bool ranks_known(const view *v, int32_t il)
+{
+    return array(v, il, "rank.q") != NULL;
+}
+
+/* Does the direction of the queries rank the keys of this head worse than something that needs no calibration, or hardly at all? False
+ * where that is not known. */
 static bool ranks_badly(const view *v, int32_t il, int32_t head)
 {
     const double q = rank_of(v, il, CALIBRATE_QUERIES, head);
@@ -119,9 +128,13 @@ static void print_layer(const view *v, int32_t il)
         printf(" %9.0f %%", 100 * mean_share(l));
     else
         printf(" %11s", "not known");
-    printf(" %7.1f %7.1f %8.0f %%", unevenness(l->k_rms, l->kv_heads, l->k_dim), unevenness(l->q_rms, l->kv_heads, l->k_dim),
-           100 * mean_of(array(v, il, "q_one_sided"), l->kv_heads));
-    for (int s = 0; s < CALIBRATE_SCORES_N; s++) printf(" %8.2f", mean_rank(v, il, s, l->kv_heads));
+    printf(" %7.1f %7.1f", unevenness(l->k_rms, l->kv_heads, l->k_dim), unevenness(l->q_rms, l->kv_heads, l->k_dim));
+    if (array(v, il, "q_one_sided"))
+        printf(" %8.0f %%", 100 * mean_of(array(v, il, "q_one_sided"), l->kv_heads));
+    else
+        printf(" %10s", "not known");
+    for (int s = 0; s < CALIBRATE_SCORES_N && ranks_known(v, il); s++) printf(" %8.2f", mean_rank(v, il, s, l->kv_heads));
+    if (!ranks_known(v, il)) printf(" %35s", "not known");
     print_books(l);
     printf("\n");
 }
@@ -131,12 +144,16 @@ static void print_bad_heads(const view *v)
     int bad = 0, heads = 0;
     for (int32_t il = 0; il < v->info.n_layers; il++) {
         const kvf_calibrated_layer *l = kvf_llama_calibration_layer(v->c, il);
-        for (int32_t h = 0; l && h < l->kv_heads; h++, heads++) {
+        for (int32_t h = 0; l && h < l->kv_heads && ranks_known(v, il); h++, heads++) {
             if (!ranks_badly(v, il, h)) continue;
             printf(bad++ ? ", %d/%d (%.2f)"
                          : "\nheads whose keys are better not ranked by it (layer/head, its figure): %d/%d (%.2f)",
                    il, h, rank_of(v, il, CALIBRATE_QUERIES, h));
         }
+    }
+    if (heads == 0) {
+        printf("\nhow keys are ranked is not known: kvfold calibrate says why when it makes such a file\n");
+        return;
     }
     printf(bad ? "\n%d of %d heads: below %.1f, or short keys or recency rank better there\n"
                : "\nheads whose keys are better not ranked by it: %d of %d (below %.1f, or short keys or recency rank better)\n",
@@ -165,14 +182,19 @@ static int print_table(const view *v)
 
 /* ---- JSON -------------------------------------------------------------------------------------------------------------------- */
 
+static json_t *real_or_null(double x)
+{
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
 static json_t *head_object(const view *v, int32_t il, int32_t h)
 {
     json_t *ranks = json_object();
     const float *one_sided = array(v, il, "q_one_sided");
     for (int s = 0; s < CALIBRATE_SCORES_N; s++)
-        json_object_set_new(ranks, calibrate_score_name[s], json_real(rank_of(v, il, s, h)));
-    return json_pack("{s:f, s:o, s:b}", "one_sided", one_sided ? (double)one_sided[h] : 0.0, "rank", ranks, "ranks_badly",
-                     ranks_badly(v, il, h));
+        json_object_set_new(ranks, calibrate_score_name[s], real_or_null(rank_of(v, il, s, h)));
+    return json_pack("{s:o, s:o, s:o}", "one_sided", real_or_null(one_sided ? (double)one_sided[h] : NAN), "rank", ranks,
+                     "ranks_badly", ranks_known(v, il) ? json_boolean(ranks_badly(v, il, h)) : json_null());
 }
 
 static json_t *layer_object(const view *v, int32_t il)
@@ -230,12 +252,16 @@ static int draw_channels(const view *v, int32_t il, const char *folder)
     if (!l) return CLI_GO;
     snprintf(p.file, sizeof p.file, "channels-%d", il);
     snprintf(p.title, sizeof p.title, "Channels of layer %d: %.120s", il, v->path);
+    if (l->kv_heads > DRAWN_HEADS)
+        snprintf(p.title, sizeof p.title, "Channels of layer %d, heads 0 to %d of %d: %.100s", il, DRAWN_HEADS - 1, l->kv_heads,
+                 v->path);
     snprintf(p.x, sizeof p.x, "channel"), snprintf(p.y, sizeof p.y, "magnitude");
-    for (int32_t h = 0; h < l->kv_heads && h < 4; h++) {
+    for (int32_t h = 0; h < l->kv_heads && h < DRAWN_HEADS; h++) {
         const size_t at = (size_t)h * (size_t)l->k_dim;
-        const float *arrays[] = {l->k_mean, l->k_rms, l->q_rms};
-        static const char *const names[] = {"|mean of the keys|", "spread of the keys", "size of the queries"};
-        for (int i = 0; i < 3; i++) {
+        const float *arrays[] = {l->k_mean, l->k_rms, l->q_rms, array(v, il, "k_max"), l->k_lambda};
+        static const char *const names[] = {"|mean of the keys|", "spread of the keys", "size of the queries",
+                                            "largest of the keys", "lambda of the keys"};
+        for (int i = 0; i < 5; i++) {
             snprintf(name, sizeof name, "%s, head %d", names[i], h);
             add_profile(&p, name, arrays[i] ? arrays[i] + at : NULL, l->k_dim, i == 0);
         }
@@ -256,7 +282,8 @@ static int draw_ranks(const view *v, const char *folder)
             double low = 1, high = -1;
             for (int32_t h = 0; l && h < l->kv_heads; h++)
                 low = fmin(low, rank_of(v, il, s, h)), high = fmax(high, rank_of(v, il, s, h));
-            if (l) plot_add(plot_series_named(&p, names[s], PLOT_LINES), il, mean_rank(v, il, s, l->kv_heads), low, high, NULL);
+            if (l && ranks_known(v, il))
+                plot_add(plot_series_named(&p, names[s], PLOT_LINES), il, mean_rank(v, il, s, l->kv_heads), low, high, NULL);
         }
     return draw_one(&p, folder);
 }

@@ -71,6 +71,31 @@ if command -v gnuplot >/dev/null; then
     succeeds inspect_plot inspect "$file" --plot "$work/pictures"
     holds inspect_pictures test -s "$work/pictures/ranks.svg" -a -s "$work/pictures/channels-3.png"
 fi
+# Ranks that nothing is known of are not there, and no finding: of a chunk that is too short, of attention sinks, of ALiBi.
+unranked() { # NAME REASON MODEL ARGS...
+    succeeds "unranked_$1" calibrate -t 1 -m "$3" -f "$text" -o "$work/unranked.gguf" "${@:4}"
+    holds "unranked_$1_says" grep -q "how well keys are ranked is not known: .*$2" "$work/out"
+    holds "unranked_$1_absent" test "$(grep -ac "rank\.q" "$work/unranked.gguf")" -eq 0
+    succeeds "unranked_$1_inspect" inspect "$work/unranked.gguf"
+    holds "unranked_$1_not_known" grep -q "how keys are ranked is not known" "$work/out"
+    holds "unranked_$1_no_finding" test "$(grep -c "better not ranked" "$work/out")" -eq 0
+    kv inspect "$work/unranked.gguf" --json
+    json "unranked_$1_json" 'all(h["ranks_badly"] is None and set(h["rank"].values()) == {None} and h["one_sided"] > 0
+        for l in layers for h in l["heads"]) and sum(len(l["heads"]) for l in layers) > 0'
+}
+gen gpt-oss "$work/sinks.gguf" f32 && gen mpt "$work/alibi.gguf" f32
+unranked short "too short" "$model" -c 64 --chunks 2
+unranked sinks "attention sinks" "$work/sinks.gguf" -c 256 --chunks 1
+unranked alibi "ALiBi" "$work/alibi.gguf" -c 256 --chunks 1
+if command -v gnuplot >/dev/null; then
+    for what in "largest of the keys, head 0" "lambda of the keys, head 0" "spread of the keys, head 0"; do
+        holds "inspect_draws_${what%% *}" grep -q "$what" "$work/pictures/channels-3.svg"
+    done
+    gen llama-wide "$work/heads.gguf" f32
+    succeeds many_heads calibrate -t 1 -m "$work/heads.gguf" -f "$text" -o "$work/heads_c.gguf" -c 128 --chunks 1
+    succeeds many_heads_plot inspect "$work/heads_c.gguf" --plot "$work/heads"
+    holds many_heads_named grep -q "heads 0 to 3 of 8" "$work/heads/channels-0.svg"
+fi
 refuses plot_of_model 1 "pictures are drawn of calibrations" inspect "$model" --plot "$work/pictures"
 
 # Refused: files of other models, damaged, or no calibration at all.
