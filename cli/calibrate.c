@@ -32,6 +32,9 @@ static const cli_option options[] = {
          "also train codebooks for product codes, as 4x8,v8x12,4x8h: channels x bits, of keys and values or of one side, h: a "
          "table of "
          "every KV head"),
+    CLI_SWITCH(
+        CLI_ON, "--sensitivity", calibrate_settings, sensitivity,
+        "also measure what few bits cost each layer: reads up to 1,024 tokens two times for each layer, which takes minutes"),
 
     CLI_HEAD("how"),
     COUNT("-t --threads", threads, 0, 256, "0", "threads; 0: as many as there are, half above four"),
@@ -116,6 +119,7 @@ typedef struct job {
     calibrate_collection c;
     calibrate_books books;
     calibrate_result *result; /* [n_layers] */
+    tune_losses losses;       /* loss NULL: not asked for */
     progress bar;
     int64_t read;
 } job;
@@ -193,6 +197,7 @@ static int write_file(job *j)
 {
     char error[512] = "";
     calibrate_about about = {.architecture = j->s.file.arch, .text_hash = j->text.hash, .seed = (uint64_t)j->set->seed};
+    about.losses = j->losses.loss ? &j->losses : NULL;
     about.tokens = (int64_t)j->text.context * j->text.chunks, about.positions = j->c.filled, about.context = j->text.context;
     int rc = kvf_llama_model_hash(j->set->model, &about.model_hash, error, sizeof error);
     if (rc) {
@@ -238,6 +243,19 @@ static const char *biased(const job *j)
 
 /* ---- the command ------------------------------------------------------------------------------------------------------------- */
 
+/* Before the model is opened for its rows, so that it is in memory once. */
+static int measure_losses(job *j, const cli_text *all)
+{
+    int64_t context = j->set->context < CALIBRATE_LOSS_MOST ? j->set->context : CALIBRATE_LOSS_MOST;
+    if (!j->set->sensitivity) return CLI_GO;
+    if (context < CALIBRATE_LOSS_LEAST) {
+        cli_error("calibrate: --sensitivity needs chunks of at least %d tokens (-c), not %lld", CALIBRATE_LOSS_LEAST,
+                  (long long)context);
+        return CLI_USAGE;
+    }
+    return tune_alone(&j->losses, j->set->model, j->set->files.item[0], all, context, j->set->threads);
+}
+
 static int open_session(job *j, int32_t context)
 {
     run_settings run = {
@@ -251,8 +269,10 @@ static int open_session(job *j, int32_t context)
 
 static int run_job(job *j, const cli_text *all)
 {
-    int code = open_session(j, (int32_t)j->set->context);
+    int code = measure_losses(j, all);
+    if (code == CLI_GO) code = open_session(j, (int32_t)j->set->context);
     if (code == CLI_GO) code = cut_text(&j->text, all, j->s.vocab, j->set);
+    if (code == CLI_DONE) cli_note("interrupted: nothing was written");
     if (code != CLI_GO) return code;
     const int64_t offered = (int64_t)j->text.chunks * (j->text.context - CALIBRATE_SKIP);
     code = calibrate_collect_open(&j->c, j->s.fold, j->s.model, offered < j->set->positions ? offered : j->set->positions,
@@ -273,7 +293,7 @@ static void free_job(job *j)
 {
     for (int32_t il = 0; j->result && il < j->c.n_layers; il++) calibrate_result_free(&j->result[il]);
     free(j->result);
-    free(j->text.token);
+    free(j->text.token), free(j->losses.loss);
     session_close(&j->s);
     calibrate_collect_close(&j->c);
 }

@@ -11,6 +11,7 @@
 #define KVFOLD_CLI_CALIBRATE_H
 
 #include "quality.h"
+#include "tune.h"
 
 #include <kvfold_calibration.h>
 
@@ -18,7 +19,9 @@ enum {
     CALIBRATE_SKIP = 4,         /* positions at the start of a chunk that are never coded */
     CALIBRATE_LEAST = 64,       /* tokens of a text */
     CALIBRATE_RANK_MOST = 1024, /* tokens of the chunk that keys are ranked on */
-    CALIBRATE_RANK_LEAST = 64,  /* queries that must see a key before its mean weight counts */
+    CALIBRATE_LOSS_MOST = 1024, /* tokens that sensitivities are measured on, and the fewest that show any */
+    CALIBRATE_LOSS_LEAST = 256,
+    CALIBRATE_RANK_LEAST = 64, /* queries that must see a key before its mean weight counts */
     CALIBRATE_BOOKS = 16,
 };
 
@@ -26,7 +29,7 @@ typedef struct calibrate_settings {
     const char *model, *out, *slice, *books;
     cli_list files;
     int64_t context, chunks, positions, threads, seed;
-    bool verbose;
+    bool sensitivity, verbose;
 } calibrate_settings;
 
 /* What ranks keys, best first in quality of what it knows: X(name, in the file) */
@@ -115,6 +118,7 @@ typedef struct calibrate_about {
     uint64_t model_hash, text_hash, seed;
     int64_t tokens;
     int32_t positions, context;
+    const tune_losses *losses; /* NULL: they were not asked for */
 } calibrate_about;
 
 /* CLI_GO or an exit code after a sentence. result[n_layers], zeros for layers that own no keys. */

@@ -32,7 +32,8 @@ static void add(writer *w, int32_t il, const char *what, const float *x, int64_t
     w->data[w->n++] = x;
 }
 
-static void add_layer(writer *w, int32_t il, const kvf_llama_layer_t *s, const calibrate_result *r, const calibrate_books *books)
+static void add_layer(writer *w, int32_t il, const kvf_llama_layer_t *s, const calibrate_result *r, const calibrate_books *books,
+                      const tune_losses *losses)
 {
     const kvf_learnt *l = &r->learnt;
     char name[64];
@@ -48,6 +49,7 @@ static void add_layer(writer *w, int32_t il, const kvf_llama_layer_t *s, const c
         snprintf(name, sizeof name, "rank.%s", calibrate_score_name[i]);
         add(w, il, name, r->rank[i], s->kv_heads, 1, 1);
     }
+    add(w, il, "sensitivity", losses ? losses->loss + 2 * il : NULL, 2, 1, 1);
     for (int i = 0; i < books->n; i++) {
         const kvf_codebook *b = &books->book[i];
         snprintf(name, sizeof name, "codebook.%c.%dx%d%s", b->side == KVF_K ? 'k' : 'v', b->sub, b->bits, b->heads ? "" : "h");
@@ -81,6 +83,8 @@ static void add_keys(struct gguf_context *g, const calibrate_collection *c, cons
     gguf_set_val_u64(g, KEY "positions", (uint64_t)a->positions);
     gguf_set_val_u64(g, KEY "context", (uint64_t)a->context);
     gguf_set_val_u64(g, KEY "seed", a->seed);
+    if (a->losses) gguf_set_val_str(g, KEY "sensitivity.codec", a->losses->codec);
+    if (a->losses) gguf_set_val_u64(g, KEY "sensitivity.context", (uint64_t)a->losses->context);
     gguf_set_val_str(g, KEY "kvfold", kvf_version());
     gguf_set_val_str(g, KEY "libllama", llama_version());
     add_shapes(g, c);
@@ -120,7 +124,7 @@ static void put_sum(char *bytes, size_t size)
 int calibrate_write(const char *path, const calibrate_collection *c, const calibrate_result *result, const calibrate_books *books,
                     const calibrate_about *about)
 {
-    const size_t tensors = (size_t)c->n_layers * (8 + CALIBRATE_SCORES_N + (size_t)books->n);
+    const size_t tensors = (size_t)c->n_layers * (9 + CALIBRATE_SCORES_N + (size_t)books->n);
     const struct ggml_init_params params = {.mem_size = (tensors + 1) * ggml_tensor_overhead(), .no_alloc = true};
     writer w = {.g = gguf_init_empty(), .shapes = ggml_init(params), .data = cli_alloc(tensors + 1, sizeof *w.data)};
     size_t size;
@@ -130,7 +134,7 @@ int calibrate_write(const char *path, const calibrate_collection *c, const calib
     }
     add_keys(w.g, c, about);
     for (int32_t il = 0; il < c->n_layers; il++)
-        if (result[il].arrays) add_layer(&w, il, &c->layer[il].info, &result[il], books);
+        if (result[il].arrays) add_layer(&w, il, &c->layer[il].info, &result[il], books, about->losses);
     char *bytes = to_bytes(&w, &size);
     put_sum(bytes, size);
     int code = cli_save(path, bytes, size);

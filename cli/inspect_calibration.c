@@ -54,6 +54,13 @@ static double rank_of(const view *v, int32_t il, int score, int32_t head)
     return x ? (double)x[head] : NAN;
 }
 
+/* Of keys (0) or values (1) of a layer; 0 where there are none. NAN: the file does not say. */
+static double loss_of(const view *v, int32_t il, int side)
+{
+    const float *x = array(v, il, "sensitivity");
+    return !*v->info.sensitivity ? NAN : x ? (double)x[side] : 0;
+}
+
 static double mean_rank(const view *v, int32_t il, int score, int32_t heads)
 {
     double sum = 0;
@@ -160,6 +167,31 @@ static void print_bad_heads(const view *v)
            bad, heads, RANKS_LITTLE);
 }
 
+/* The sides that suffer most, worst first. */
+static void print_losses(const view *v)
+{
+    enum { WORST = 5 };
+    const int32_t n = 2 * v->info.n_layers;
+    bool *told = cli_alloc((size_t)n + 1, sizeof *told);
+    double all = 0;
+    if (*v->info.sensitivity) {
+        for (int32_t i = 0; i < n; i++) all += loss_of(v, i / 2, i % 2);
+        cli_print("\nwhat few bits cost, mean KLD with keys or values of one layer alone as %s, over %d tokens: %.2e together\n",
+                  v->info.sensitivity, v->info.sensitivity_context, all);
+    }
+    for (int k = 0; k < WORST && all > 0; k++) {
+        int32_t worst = -1;
+        for (int32_t i = 0; i < n; i++)
+            if (!told[i] && (worst < 0 || loss_of(v, i / 2, i % 2) > loss_of(v, worst / 2, worst % 2))) worst = i;
+        if (worst < 0 || !(loss_of(v, worst / 2, worst % 2) > 0)) break;
+        told[worst] = true;
+        printf("%s%s of layer %d (%.2e)", k ? ", " : "most by ", worst % 2 ? "values" : "keys", worst / 2,
+               loss_of(v, worst / 2, worst % 2));
+    }
+    if (all > 0) printf("\n");
+    free(told);
+}
+
 static int print_table(const view *v)
 {
     const kvf_llama_calibration_info *i = &v->info;
@@ -177,6 +209,7 @@ static int print_table(const view *v)
            "one-sided: queries on one side of their direction; 50 %% means that there is none. Ranks: means over heads; 1 is "
            "perfect.\n");
     print_bad_heads(v);
+    print_losses(v);
     return cli_finish(CLI_DONE);
 }
 
@@ -204,10 +237,12 @@ static json_t *layer_object(const view *v, int32_t il)
     char name[32];
     for (int32_t h = 0; l && h < l->kv_heads; h++) json_array_append_new(heads, head_object(v, il, h));
     for (int i = 0; l && i < l->n_codebooks; i++) json_array_append_new(books, json_string(book_name(l, i, name)));
-    return json_pack("{s:i, s:i, s:i, s:i, s:b, s:f, s:f, s:f, s:o, s:o}", "layer", il, "kv_heads", l ? l->kv_heads : 0, "k_dim",
-                     l ? l->k_dim : 0, "v_dim", l ? l->v_dim : 0, "centred", l && l->k_mean, "mean_share",
+    json_t *losses = json_pack("{s:o, s:o}", "keys", real_or_null(loss_of(v, il, 0)), "values", real_or_null(loss_of(v, il, 1)));
+    return json_pack("{s:i, s:i, s:i, s:i, s:b, s:f, s:f, s:f, s:o, s:o, s:o}", "layer", il, "kv_heads", l ? l->kv_heads : 0,
+                     "k_dim", l ? l->k_dim : 0, "v_dim", l ? l->v_dim : 0, "centred", l && l->k_mean, "mean_share",
                      l ? mean_share(l) : 0.0, "k_unevenness", l ? unevenness(l->k_rms, l->kv_heads, l->k_dim) : 0.0,
-                     "q_unevenness", l ? unevenness(l->q_rms, l->kv_heads, l->k_dim) : 0.0, "heads", heads, "codebooks", books);
+                     "q_unevenness", l ? unevenness(l->q_rms, l->kv_heads, l->k_dim) : 0.0, "heads", heads, "codebooks", books,
+                     "sensitivity", losses);
 }
 
 static int print_object(const view *v)
@@ -218,11 +253,12 @@ static int print_object(const view *v)
     for (int32_t il = 0; il < i->n_layers; il++) json_array_append_new(layers, layer_object(v, il));
     snprintf(model, sizeof model, "%016llx", (unsigned long long)i->model_hash);
     snprintf(text, sizeof text, "%016llx", (unsigned long long)i->text_hash);
-    return cli_print_json(json_pack("{s:o, s:o, s:s, s:s, s:i, s:I, s:i, s:I, s:o, s:o, s:o}", "calibration",
+    return cli_print_json(json_pack("{s:o, s:o, s:s, s:s, s:i, s:I, s:i, s:I, s:o, s:o, s:o, s:i, s:o}", "calibration",
                                     cli_json_text(v->path), "architecture", cli_json_text(i->architecture), "model_hash", model,
                                     "text_hash", text, "positions", i->positions, "tokens", (json_int_t)i->tokens, "context",
                                     i->context, "seed", (json_int_t)i->seed, "kvfold", cli_json_text(i->kvfold), "libllama",
-                                    cli_json_text(i->libllama), "layers", layers));
+                                    cli_json_text(i->libllama), "sensitivity_codec", cli_json_text(i->sensitivity),
+                                    "sensitivity_context", i->sensitivity_context, "layers", layers));
 }
 
 /* ---- pictures ---------------------------------------------------------------------------------------------------------------- */
@@ -288,6 +324,22 @@ static int draw_ranks(const view *v, const char *folder)
     return draw_one(&p, folder);
 }
 
+static int draw_losses(const view *v, const char *folder)
+{
+    static const char *const names[] = {"keys", "values"};
+    plot p = {.log_y = true};
+    if (!*v->info.sensitivity) return CLI_GO;
+    snprintf(p.file, sizeof p.file, "sensitivity");
+    snprintf(p.title, sizeof p.title, "One side of one layer alone as %s: %.100s", v->info.sensitivity, v->path);
+    snprintf(p.x, sizeof p.x, "layer"), snprintf(p.y, sizeof p.y, "mean KLD");
+    for (int side = 0; side < 2; side++)
+        for (int32_t il = 0; il < v->info.n_layers; il++) {
+            const double y = loss_of(v, il, side);
+            if (y > 0) plot_add(plot_series_named(&p, names[side], PLOT_LINES), il, y, y, y, NULL);
+        }
+    return draw_one(&p, folder);
+}
+
 static int draw(const view *v, const char *folder)
 {
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
@@ -295,6 +347,7 @@ static int draw(const view *v, const char *folder)
         return CLI_CANNOT;
     }
     int code = draw_ranks(v, folder);
+    if (code == CLI_GO) code = draw_losses(v, folder);
     for (int32_t il = 0; code == CLI_GO && il < v->info.n_layers; il++) code = draw_channels(v, il, folder);
     return code;
 }

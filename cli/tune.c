@@ -85,46 +85,6 @@ static int check(const tune_settings *set)
     return code == CLI_GO ? cli_save_apart(set->out.save, set->profile) : code;
 }
 
-/* Levels of the family that fit keys and values of every layer. */
-static int find_levels(tuner *t)
-{
-    char error[300] = "";
-    t->probe = -1;
-    for (int64_t b = t->set->least; b <= t->set->most && t->levels < TUNE_LEVELS; b++) {
-        char *name = t->name[t->levels];
-        bool fits = true;
-        snprintf(name, TUNE_NAME, "%s%d", t->set->codec ? t->set->codec : "turbo", (int)b);
-        for (int i = 0; i < t->n && fits; i++) {
-            const kvf_calibrated_layer *known = kvf_llama_calibration_layer(t->s.calibration, t->item[i].layer);
-            fits = kvf_spec_check_calibrated(name, t->item[i].side, t->item[i].dim, known, NULL, error, sizeof error) == KVF_OK;
-        }
-        if (!fits) continue;
-        if (b <= t->set->probe || t->probe < 0) t->probe = t->levels;
-        t->bits[t->levels++] = (int)b;
-    }
-    if (t->levels > 1) return CLI_GO;
-    cli_error("--codec: %s has fewer than two levels from %d to %d bits for keys and values of this model%s%s",
-              t->set->codec ? t->set->codec : "turbo", (int)t->set->least, (int)t->set->most, error[0] ? ": " : "", error);
-    return CLI_USAGE;
-}
-
-static int list_items(tuner *t)
-{
-    const shape *s = &t->s.shape;
-    t->item = cli_alloc(2 * (size_t)s->n_layers, sizeof *t->item);
-    for (int32_t il = 0; il < s->n_layers; il++) {
-        const shape_layer *l = &s->layer[il];
-        if (!l->attention || l->share >= 0) continue;
-        if (l->v_in_k) {
-            cli_error("tune: layer %d keeps its values inside its keys; only f16 and q8_0 fit it", il);
-            return CLI_CANNOT;
-        }
-        t->item[t->n++] = (tune_item){.layer = il, .side = KVF_K, .heads = l->kv_heads, .dim = l->k_dim};
-        t->item[t->n++] = (tune_item){.layer = il, .side = KVF_V, .heads = l->kv_heads, .dim = l->v_dim};
-    }
-    return t->n > 0 ? CLI_GO : wrong("the model has no layer that keeps keys and values");
-}
-
 /* ---- what comes out ---------------------------------------------------------------------------------------------------------- */
 
 static int write_profile(const tuner *t)
@@ -214,8 +174,8 @@ static int tune(tuner *t, cli_text *raw)
     load.kv = t->set->kv;
     int code = read_text(t, raw);
     if (code == CLI_GO) code = session_load(&t->s, &load);
-    if (code == CLI_GO) code = list_items(t);
-    if (code == CLI_GO) code = find_levels(t);
+    if (code == CLI_GO) code = tune_list_items(t);
+    if (code == CLI_GO) code = tune_find_levels(t, 2);
     if (code == CLI_GO) code = tune_find_budget(t);
     if (code == CLI_GO) code = tune_find_origin(t);
     if (code == CLI_GO && t->set->measured) code = tune_read_measured(t, t->set->measured);

@@ -61,6 +61,23 @@ typedef struct tuner {
     int run;
 } tuner;
 
+/* ---- tune_items.c ------------------------------------------------------------------------------------------------------------ */
+
+/* Fills t->item, once the model is read; and levels, at least `fewest`, of the family. CLI_GO or an exit code after a sentence. */
+int tune_list_items(tuner *t);
+int tune_find_levels(tuner *t, int fewest);
+
+/* Sensitivities of a model's layers. */
+typedef struct tune_losses {
+    float *loss; /* [n_layers][2] of keys, of values; 0: the layer has none of its own. Freed by the caller */
+    int32_t n_layers, context;
+    char codec[TUNE_NAME]; /* that one side of one layer was coded with */
+} tune_losses;
+
+/* Measures them on the first `context` tokens of the text that is called `path`, with the codec that tune probes with. CLI_GO, CLI_DONE when
+ * interrupted, or an exit code after a sentence; there is something to free after CLI_GO alone. */
+int tune_alone(tune_losses *out, const char *model, const char *path, const cli_text *text, int64_t context, int64_t threads);
+
 /* ---- tune_budget.c ----------------------------------------------------------------------------------------------------------- */
 
 /* Bytes of all items at all levels, and how many they may take together. CLI_GO or an exit code after a sentence. */

@@ -160,8 +160,12 @@ typedef struct kvf_llama_calibration_info {
     uint64_t model_hash, text_hash, seed;
     int64_t tokens;                               /* that were read */
     int32_t positions, context;                   /* sampled of each head; tokens of one chunk */
+    int32_t sensitivity_context, reserved_too;    /* tokens that were read for sensitivities, 0: none */
     const char *architecture, *kvfold, *libllama; /* of the model; versions that made the file. "" when not told */
-    int64_t reserved[4];
+    const char
+        *sensitivity; /* codec that keys or values of one layer alone were coded with, to find what that costs: mean KLD of keys
+                                and of values, the array blk.N.sensitivity; "": not known */
+    int64_t reserved[2];
 } kvf_llama_calibration_info;
 
 /* Reads a file that `kvfold calibrate` wrote. model NULL: any model's; else architecture and layers must be its own; heads and their sizes

@@ -125,6 +125,8 @@ static void read_info(kvf_llama_calibration *c)
     c->info.seed = number(c, KEY "seed"), c->info.tokens = (int64_t)number(c, KEY "tokens");
     c->info.positions = (int32_t)number(c, KEY "positions"), c->info.context = (int32_t)number(c, KEY "context");
     c->info.architecture = string(c, KEY "model.architecture");
+    c->info.sensitivity = string(c, KEY "sensitivity.codec");
+    c->info.sensitivity_context = (int32_t)number(c, KEY "sensitivity.context");
     c->info.kvfold = string(c, KEY "kvfold"), c->info.libllama = string(c, KEY "libllama");
 }
 
@@ -174,6 +176,22 @@ static int check_heads(const kvf_llama_calibration *c, int64_t i)
     if (heads && ne[0] == heads && ne[1] == 1 && ne[2] == 1 && ne[3] == 1) return KVF_OK;
     return fail(c, KVF_E_DAMAGED, "'%s': '%s' has %lld numbers, not one for each of %d KV heads", c->path, name,
                 (long long)elements(ne), (int)heads);
+}
+
+/* Nor have what keys and values of a layer cost alone: two numbers, of a layer that has such. */
+static int check_losses(const kvf_llama_calibration *c, int64_t i)
+{
+    const char *name = gguf_get_tensor_name(c->gguf, i);
+    const int64_t n = elements(gguf_get_tensor_ne(c->gguf, i));
+    const float *x = data_of(c, i);
+    int il = -1, at = 0;
+    if (sscanf(name, "blk.%d.%n", &il, &at) != 1 || !at || strcmp(name + at, "sensitivity") != 0) return KVF_OK;
+    if (il < 0 || il >= c->info.n_layers || !c->layers[il].kv_heads || n != 2)
+        return fail(c, KVF_E_DAMAGED,
+                    "'%s': '%s' has %lld numbers, or there is no such layer; it must be two, of keys and values", c->path, name,
+                    (long long)n);
+    if (x[0] >= 0 && x[1] >= 0) return KVF_OK;
+    return fail(c, KVF_E_DAMAGED, "'%s': '%s' is %g and %g; a loss is not below 0", c->path, name, (double)x[0], (double)x[1]);
 }
 
 /* Is x in the range that kvf_cache_create asks for? A file that is outside is damaged, and no mistake of whoever made the cache. */
@@ -287,7 +305,10 @@ static int read_layers(kvf_llama_calibration *c)
 #undef TAKE_ARRAY
         if (!rc) rc = take_moment(c, il, &l->q_moment);
     }
-    for (int64_t i = 0; i < gguf_get_n_tensors(c->gguf) && !rc; i++) rc = check_heads(c, i);
+    for (int64_t i = 0; i < gguf_get_n_tensors(c->gguf) && !rc; i++) {
+        rc = check_heads(c, i);
+        if (!rc) rc = check_losses(c, i);
+    }
     return rc ? rc : take_books(c);
 }
 

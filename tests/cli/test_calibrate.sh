@@ -49,6 +49,22 @@ kv inspect "$work/shared.gguf" --json
 json sharing_owners '[l["kv_heads"] for l in layers] == 20 * [1] + 5 * [0] and [len(l["codebooks"]) for l in layers] == 20 * [2] + 5 * [0]'
 succeeds sharing_use run "${quick[@]}" -m "$work/sharing.gguf" -c 512 --raw -p "The ferry left" -n 4 --calibration "$work/shared.gguf"
 succeeds short_text "${base[@]}" --slice 0:100 -f "$text" -o "$work/short.gguf" --codebooks 2x8 # fewer samples than centroids
+# What few bits cost each layer: asked for, the figures that tune measures on the same tokens; else not known.
+kv inspect "$file" --json
+json losses_unknown 'o["sensitivity_codec"] == "" and all(l["sensitivity"] == {"keys": None, "values": None} for l in layers)'
+refuses losses_short 1 "needs chunks of at least 256 tokens" calibrate -m "$model" -t 1 -c 128 -f "$text" -o "$work/none.gguf" --sensitivity
+succeeds losses "${base[@]}" -f "$text" -o "$work/losses.gguf" --sensitivity
+succeeds losses_tuned tune -m "$model" -t 1 -f "$text" -c 256 --bits 3 --held-out 0 --save "$work/tuned.json"
+kv inspect "$work/losses.gguf" --json
+json losses_are_those_of_tune 'o["sensitivity_codec"] == "turbo2" and o["sensitivity_context"] == 256 and
+    len(layers) == 4 and (lambda rows: len(rows) == 8 and all(abs(layers[r["layer"]]["sensitivity"][r["name"]] - r["kld_mean"])
+    <= 1e-6 * r["kld_mean"] and r["kld_mean"] > 1e-9 for r in rows))(json.load(open("'"$work/tuned.json"'"))["rows"])'
+succeeds losses_inspect inspect "$work/losses.gguf"
+holds losses_shown grep -Eq "^most by (keys|values) of layer [0-3] \(" "$work/out"
+if command -v gnuplot >/dev/null; then
+    succeeds losses_plot inspect "$work/losses.gguf" --plot "$work/losses"
+    holds losses_picture test -s "$work/losses/sensitivity.svg"
+fi
 for language in german chinese; do
     succeeds "$language" "${base[@]}" -f "$source_dir/tests/text/$language.txt" -o "$work/$language.gguf"
 done

@@ -64,11 +64,22 @@ static void make(made *m)
     }
 }
 
+static void write_with(const made *m, const tune_losses *losses)
+{
+    const calibrate_about about = {.architecture = "llama",
+                                   .model_hash = 11,
+                                   .text_hash = 12,
+                                   .seed = 13,
+                                   .tokens = 14,
+                                   .positions = 15,
+                                   .context = 16,
+                                   .losses = losses};
+    assert_int_equal(calibrate_write(path, &m->c, m->result, &m->books, &about), CLI_GO);
+}
+
 static void write_made(const made *m)
 {
-    const calibrate_about about = {
-        .architecture = "llama", .model_hash = 11, .text_hash = 12, .seed = 13, .tokens = 14, .positions = 15, .context = 16};
-    assert_int_equal(calibrate_write(path, &m->c, m->result, &m->books, &about), CLI_GO);
+    write_with(m, NULL);
 }
 
 static char *read_bytes(size_t *n)
@@ -201,6 +212,43 @@ static void refuses_patched(char *bytes, size_t n, const char *says)
     put_sum(bytes, n);
     write_bytes(bytes, n);
     if (load(error, sizeof error) != KVF_E_DAMAGED || !strstr(error, says)) fail_msg("'%s', not '%s'", error, says);
+}
+
+/* What layers cost alone: two numbers of those that have keys, and what they were measured with. */
+static void test_losses(void **state)
+{
+    float loss[LAYERS][2] = {{0.5f, 0.25f}, {0, 0}, {2, 0}};
+    const tune_losses losses = {.loss = loss[0], .n_layers = LAYERS, .context = 256, .codec = "turbo2"};
+    kvf_llama_calibration *c = NULL;
+    kvf_llama_calibration_info info = {.size = sizeof info};
+    made m;
+    size_t size;
+    int64_t n;
+    (void)state;
+    make(&m), write_with(&m, &losses);
+    assert_int_equal(kvf_llama_calibration_load(path, NULL, NULL, &c, NULL, 0), KVF_OK);
+    assert_int_equal(kvf_llama_calibration_about(c, &info), KVF_OK);
+    assert_string_equal(info.sensitivity, "turbo2");
+    assert_int_equal(info.sensitivity_context, 256);
+    same(kvf_llama_calibration_array(c, "blk.0.sensitivity", &n), loss[0], 2);
+    assert_int_equal(n, 2);
+    same(kvf_llama_calibration_array(c, "blk.2.sensitivity", &n), loss[2], 2);
+    assert_null(kvf_llama_calibration_array(c, "blk.1.sensitivity", &n));
+    kvf_llama_calibration_free(&c);
+    char *bytes = read_bytes(&size), *first = behind(bytes, size, "blk.0.sensitivity", 4);
+    assert_int_equal(*first, 2);
+    *first = 1;
+    refuses_patched(bytes, size, "'blk.0.sensitivity' has 1 numbers");
+    free(bytes);
+    loss[2][1] = -1, write_with(&m, &losses);
+    char error[300] = "";
+    assert_int_equal(load(error, sizeof error), KVF_E_DAMAGED);
+    assert_non_null(strstr(error, "'blk.2.sensitivity' is 2 and -1"));
+    make(&m), write_made(&m);
+    assert_int_equal(kvf_llama_calibration_load(path, NULL, NULL, &c, NULL, 0), KVF_OK);
+    assert_int_equal(kvf_llama_calibration_about(c, &info), KVF_OK);
+    assert_true(!*info.sensitivity && !info.sensitivity_context);
+    kvf_llama_calibration_free(&c);
 }
 
 /* Fewer figures than heads: `kvfold inspect` would read behind them. Behind a name stand the number of dimensions (4 bytes) and the first. */
@@ -480,17 +528,12 @@ static void test_spearman(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_figures_of_heads),
-        cmocka_unit_test(test_shape_of_moments),
-        cmocka_unit_test(test_sizes_of_layers),
-        cmocka_unit_test(test_read_back),
-        cmocka_unit_test(test_damage_is_noticed),
-        cmocka_unit_test(test_ranges),
-        cmocka_unit_test(test_shown),
-        cmocka_unit_test(test_false_contents),
-        cmocka_unit_test(test_other_files),
-        cmocka_unit_test(test_cannot_write),
-        cmocka_unit_test(test_codebook_lists),
+        cmocka_unit_test(test_losses),           cmocka_unit_test(test_figures_of_heads),
+        cmocka_unit_test(test_shape_of_moments), cmocka_unit_test(test_sizes_of_layers),
+        cmocka_unit_test(test_read_back),        cmocka_unit_test(test_damage_is_noticed),
+        cmocka_unit_test(test_ranges),           cmocka_unit_test(test_shown),
+        cmocka_unit_test(test_false_contents),   cmocka_unit_test(test_other_files),
+        cmocka_unit_test(test_cannot_write),     cmocka_unit_test(test_codebook_lists),
         cmocka_unit_test(test_spearman),
     };
     if (!mkdtemp(folder)) return 1;

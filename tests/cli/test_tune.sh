@@ -21,7 +21,7 @@ refuses over_model 1 "are the same file" "${base[@]}" --bits 3 --write "$work/li
 refuses over_text 1 "are the same file" "${base[@]}" --bits 3 --write "$text"
 refuses huge_size 1 "'9e11GiB' is no size" "${base[@]}" --bytes 9e11GiB
 refuses no_size 1 "'0.5B' is no size" "${base[@]}" --bytes 0.5B
-refuses odd_codec 1 "nothing has fewer than two levels" "${base[@]}" --bits 3 --codec nothing
+refuses odd_codec 1 "nothing has fewer than 2 levels" "${base[@]}" --bits 3 --codec nothing
 refuses short_text 2 "fewer than the context|enough for" "${base[@]}" --bits 3 --slice 0:300
 
 # Sensitivities of all sides, a gain on held-out text that is bounded, and a profile of no more bytes than the target.
