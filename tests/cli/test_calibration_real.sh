@@ -28,5 +28,16 @@ real() {
         [a['kld']['mean'] for a in o['arms'] if not a['libllama']])"
 }
 real smollm2 "$(wide smollm2)" 0.65 0.8 uni4
+
+# Few bits on a real model: trellis codes at 2.75 bits (0.009 here), keys by codebooks learnt on another slice at 2 (a median of 0.0075: a
+# few positions of these 192 are most of the mean) and what error feedback is worth there (0.017 without).
+model=$(wide smollm2)
+succeeds books calibrate -m "$model" -f "$text" --slice 1000000:16384 -c 512 --chunks 2 -t 1 --codebooks k4x8 -o "$work/books.gguf"
+succeeds few_bits quality -m "$model" -f "$text" --slice 300000:16384 -c 448 --score 192 -t 1 --floor 0 --calibration "$work/books.gguf" \
+    --json --kv tcq3:centre=prompt,scale=prompt/tcq2,vecinfer2/f16,vecinfer2:feedback=none/f16
+json trellis_codes '[a["kld"]["mean"] for a in o["arms"] if not a["libllama"]][0] < 0.015'
+json codebooks '(lambda with_it, without: with_it < 0.012 and with_it < 0.7 * without)(
+    *[a["kld"]["median"] for a in o["arms"] if not a["libllama"]][1:])'
+
 real gemma "$(wide gemma)" 0.65 0.5 turbo3
 finish
