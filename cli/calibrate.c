@@ -227,6 +227,22 @@ static void say_done(const job *j)
            sum[CALIBRATE_KEYS] / heads);
 }
 
+/* Better said before the text is read than after it. */
+static int check_books(const job *j)
+{
+    for (int32_t il = 0; il < j->c.n_layers; il++)
+        for (int i = 0; j->c.layer[il].k && i < j->books.n; i++) {
+            const kvf_codebook *b = &j->books.book[i];
+            const bool keys = b->side == KVF_K;
+            const int32_t dim = keys ? j->c.layer[il].info.k_dim : j->c.layer[il].info.v_dim;
+            if (dim % b->sub == 0) continue;
+            cli_error("--codebooks %c%dx%d: %s of layer %d have heads of %d channels, which %d does not divide", keys ? 'k' : 'v',
+                      b->sub, b->bits, keys ? "keys" : "values", il, dim, b->sub);
+            return CLI_CANNOT;
+        }
+    return CLI_GO;
+}
+
 /* Scores of ALiBi have a distance in them and those of sinks one key more, of which rows that are observed say nothing. A model that turns
  * no layer's keys may be one of the first. */
 static const char *biased(const job *j)
@@ -277,6 +293,8 @@ static int run_job(job *j, const cli_text *all)
     const int64_t offered = (int64_t)j->text.chunks * (j->text.context - CALIBRATE_SKIP);
     code = calibrate_collect_open(&j->c, j->s.fold, j->s.model, offered < j->set->positions ? offered : j->set->positions,
                                   j->s.host.n_batch, (uint64_t)j->set->seed);
+    if (code != CLI_GO) return code;
+    code = check_books(j);
     if (code != CLI_GO) return code;
     j->c.biased = biased(j);
     cli_note("%d chunks of %d tokens; samples take %s", j->text.chunks, j->text.context, cli_bytes(j->c.bytes));

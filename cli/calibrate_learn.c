@@ -246,6 +246,8 @@ int calibrate_learn(const calibrate_collection *c, int32_t il, const calibrate_b
     for (int i = 0; i < books->n && !rc && !cli_interrupted(); i++) {
         kvf_codebook b = books->book[i];
         if (!b.heads) b.heads = l->info.kv_heads;
+        if (b.side == KVF_K && !r->learnt.turns && s.rope_style != KVF_ROPE_UNKNOWN)
+            continue; /* no cache could centre those keys */
         r->book[i] = cli_alloc(((size_t)b.heads * (size_t)b.sub) << b.bits, sizeof **r->book);
         rc = kvf_calibrate_codebook(&s, &b, r->learnt.turns ? r->learnt.k_mean : NULL, r->learnt.k_lambda, seed + (uint64_t)il,
                                     r->book[i], error, sizeof error);

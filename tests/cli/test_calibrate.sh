@@ -76,6 +76,9 @@ json run_says_it 'o["kv"]["calibration"].endswith("c.gguf")'
 succeeds quality quality -m "$model" -t 1 -f "$text" -c 320 --floor 0 --kv uni4/uni4,uni4:centre=prompt/uni4 --calibration "$file" --json
 json quality_differs 'len({a["kld"]["mean"] for a in o["arms"] if not a["libllama"]}) == 2'
 
+succeeds by_books "${use[@]}" --kv vecinfer:sub=4,bits=4/vecinfer:sub=4,bits=4 --calibration "$file"
+json by_books_full 'o["bytes"]["full"] > 0' # of the whole context, which needs what the file says
+
 # Shown: where it comes from, each layer, which heads; and as pictures.
 succeeds inspect inspect "$file"
 holds inspect_says grep -Eq "calibration of a llama model with 4 layers" "$work/out"

@@ -378,6 +378,11 @@ static void test_books_refused(void **state)
     assert_int_equal(kvf_calibrate_codebook(&l->s, &b, NULL, l->lambda[0], 1, book[0], l->error, sizeof l->error),
                      KVF_E_NONFINITE);
     assert_non_null(strstr(l->error, "codebook of 4 channels x 8 bits for keys"));
+    const kvf_codebook wide = {.side = KVF_V, .sub = 8, .bits = 4, .heads = 1};
+    l->s.v_dim = 60;
+    assert_int_equal(kvf_calibrate_codebook(&l->s, &wide, NULL, NULL, 1, book[0], l->error, sizeof l->error), KVF_E_UNSUPPORTED);
+    assert_string_equal(l->error, "calibrate: heads of 60 channels cannot be cut into sub-vectors of 8");
+    l->s.v_dim = DIM;
     l->k_mean[0][3] = NAN;
     assert_int_equal(kvf_calibrate_codebook(&l->s, &b, l->k_mean[0], NULL, 1, book[0], l->error, sizeof l->error),
                      KVF_E_NONFINITE);
