@@ -227,6 +227,18 @@ static void say_done(const job *j)
            sum[CALIBRATE_KEYS] / heads);
 }
 
+/* With fewer sub-vectors than centroids some of those repeat: no error, and hardly what was meant. */
+static void warn_of_samples(const job *j, const kvf_codebook *b, const calibrate_layer *l)
+{
+    const int64_t dim = b->side == KVF_K ? l->info.k_dim : l->info.v_dim, heads = b->heads ? l->info.kv_heads : 1;
+    const int64_t each = heads * (dim / b->sub), samples = j->c.slots * each, centroids = (int64_t)1 << b->bits;
+    if (samples < centroids)
+        cli_warn("--codebooks %c%dx%d: %lld samples for %lld centroids; --positions of %lld would be as many, ten times that is "
+                 "better",
+                 b->side == KVF_K ? 'k' : 'v', b->sub, b->bits, (long long)samples, (long long)centroids,
+                 (long long)((centroids + each - 1) / each));
+}
+
 /* Better said before the text is read than after it. */
 static int check_books(const job *j)
 {
@@ -235,6 +247,7 @@ static int check_books(const job *j)
             const kvf_codebook *b = &j->books.book[i];
             const bool keys = b->side == KVF_K;
             const int32_t dim = keys ? j->c.layer[il].info.k_dim : j->c.layer[il].info.v_dim;
+            if (il == 0 && dim % b->sub == 0) warn_of_samples(j, b, &j->c.layer[il]);
             if (dim % b->sub == 0) continue;
             cli_error("--codebooks %c%dx%d: %s of layer %d have heads of %d channels, which %d does not divide", keys ? 'k' : 'v',
                       b->sub, b->bits, keys ? "keys" : "values", il, dim, b->sub);

@@ -96,14 +96,16 @@ static int prefill(generator *g, const llama_token *token, int64_t n)
     progress bar = progress_begin("prompt", "tokens", n > step ? n : 0);
     double start = seconds();
     int code = CLI_GO;
-    for (int64_t i = 0; code == CLI_GO && i < n && !cli_interrupted(); i += step) {
-        int64_t count = n - i < step ? n - i : step;
-        code = decode(g, token + i, (int32_t)count, i + count == n);
-        progress_set(&bar, i + count);
+    int64_t fed = 0;
+    while (code == CLI_GO && fed < n && !cli_interrupted()) {
+        int64_t count = n - fed < step ? n - fed : step;
+        code = decode(g, token + fed, (int32_t)count, fed + count == n);
+        if (code == CLI_GO && !cli_interrupted()) fed += count;
+        progress_set(&bar, fed);
     }
     progress_end(&bar);
     g->prefill_seconds += seconds() - start;
-    g->prefill_tokens += n;
+    g->prefill_tokens += fed;
     return code;
 }
 

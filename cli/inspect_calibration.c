@@ -342,8 +342,13 @@ static int draw_losses(const view *v, const char *folder)
 
 static int draw(const view *v, const char *folder)
 {
+    struct stat st;
     if (mkdir(folder, 0777) != 0 && errno != EEXIST) {
         cli_error("cannot make the folder '%s': %s", folder, strerror(errno));
+        return CLI_CANNOT;
+    }
+    if (stat(folder, &st) != 0 || !S_ISDIR(st.st_mode)) {
+        cli_error("--plot: '%s' is no folder", folder);
         return CLI_CANNOT;
     }
     int code = draw_ranks(v, folder);

@@ -102,10 +102,10 @@ static double f16_per_token(const plan *p)
     return (double)(shape_f16(&p->shape, 2 * far) - shape_f16(&p->shape, far)) / (double)far;
 }
 
-/* Largest context that fits, 0 when none does. */
+/* Largest context that fits, 0 when none does. Where memory has an end, as under a policy, the program's own limit has none before it. */
 static int64_t largest_that_fits(const plan *p)
 {
-    int64_t low = 0, high = INT32_MAX / 2;
+    int64_t low = 0, high = KV_CONTEXT_MOST;
     while (low < high) {
         int64_t middle = low + (high - low + 1) / 2;
         if (row_at(p, middle).fits)
@@ -142,7 +142,8 @@ static int check(plan *p)
         return CLI_CANNOT;
     }
     if (kv_choice_last_layer(&p->kv) >= p->shape.n_layers) {
-        cli_error("--kv-layer: the model has no layer %d; layers: 0 to %d", kv_choice_last_layer(&p->kv), p->shape.n_layers - 1);
+        cli_error("%s: the model has no layer %d; layers: 0 to %d", p->kv.profile_path[0] ? p->kv.profile_path : "--kv-layer",
+                  kv_choice_last_layer(&p->kv), p->shape.n_layers - 1);
         return CLI_USAGE;
     }
     if (p->context <= 0 || p->context > KV_CONTEXT_MOST) {
@@ -271,8 +272,12 @@ static int print_table(const plan *p)
                cli_bytes(r.bytes), cli_bytes(r.f16), r.f16 > 0 ? (double)r.bytes / (double)r.f16 : 0, cli_bytes(r.needed),
                r.fits ? "yes" : "no");
     }
-    printf("\n%.0f bytes a token (f16 %.0f); the largest context that fits now: %lld tokens\n", bytes_per_token(p),
-           f16_per_token(p), (long long)largest_that_fits(p));
+    const int64_t largest = largest_that_fits(p);
+    printf("\n%.0f bytes a token (f16 %.0f); ", bytes_per_token(p), f16_per_token(p));
+    if (largest == KV_CONTEXT_MOST)
+        printf("any context fits now, up to the largest that there is: %lld tokens\n", (long long)largest);
+    else
+        printf("the largest context that fits now: %lld tokens\n", (long long)largest);
     return cli_finish(CLI_DONE);
 }
 

@@ -114,6 +114,20 @@ static bool budget_in_bytes(const quality_arm *arm)
            info.bytes > 0;
 }
 
+/* Blocks are coded once they leave the window, the first one not before the estimates of its stages (128 tokens): an arm of fewer tokens is
+ * an f16 cache, whatever it is called. */
+static void warn_of_nothing_coded(const quality_run *run, const quality_settings *set)
+{
+    enum { ESTIMATED = 128 };
+    for (int i = 0; i < run->n_arms; i++) {
+        const quality_arm *arm = &run->arm[i];
+        const int64_t exact = arm->choice.sink + arm->choice.recent + KVF_BLOCK;
+        if (arm->host || set->seal_each || set->context > (exact > ESTIMATED ? exact : ESTIMATED)) continue;
+        cli_warn("%s: within %lld tokens (-c) next to nothing is coded: its figures are those of exact rows", arm->name,
+                 (long long)set->context);
+    }
+}
+
 /* Where no policy has dropped anything yet there is nothing to judge of one. */
 static int judge_after_budgets(const quality_run *run, quality_settings *set)
 {
@@ -126,9 +140,16 @@ static int judge_after_budgets(const quality_run *run, quality_settings *set)
         const int64_t n = binds_at(&run->arm[i], set), most = set->context - 1 - n;
         if (set->score <= most) continue;
         if (most < 1) {
-            cli_error(
-                "%s: a budget that does not bind within %lld tokens (-c) cannot be judged; give a larger -c or a smaller one",
-                run->arm[i].name, (long long)set->context);
+            if (n < set->context)
+                cli_error(
+                    "%s: its budget binds from position %lld on, which leaves none of %lld (-c) to judge; give a larger -c or a "
+                    "smaller budget",
+                    run->arm[i].name, (long long)n, (long long)set->context);
+            else
+                cli_error(
+                    "%s: a budget that does not bind within %lld tokens (-c) cannot be judged; give a larger -c or a smaller "
+                    "one",
+                    run->arm[i].name, (long long)set->context);
             return CLI_USAGE;
         }
         cli_note("%s: its budget binds from position %lld on, so only the last %lld positions are judged", run->arm[i].name,
@@ -153,6 +174,7 @@ static int choose_sizes(quality_run *run, quality_settings *set)
                   (long long)set->context, (long long)set->context - 1);
         return CLI_USAGE;
     }
+    warn_of_nothing_coded(run, set);
     int code = judge_after_budgets(run, set);
     run->in.context = (int32_t)set->context;
     run->in.score = (int32_t)set->score;

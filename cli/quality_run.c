@@ -170,7 +170,7 @@ static void open_group(lockstep *l)
     quality_run *run = l->run;
     for (int i = 0; i < l->n; i++) {
         quality_arm *arm = &l->arm[i];
-        if (!cli_interrupted() && !quality_arm_open(arm, run->s, run->set))
+        if (!cli_interrupted() && !quality_arm_open(arm, run->s, run->set) && !cli_interrupted())
             cli_note("%s: cannot be measured: %s", arm->name, arm->failure);
         make_points(run, arm);
     }

@@ -71,7 +71,7 @@ static int check_text(const char *path, const cli_text *t)
     }
     if (t->length > 0 && t->length < INT32_MAX / 2) return CLI_GO;
     if (t->length == 0)
-        cli_error("'%s' is empty: there is nothing to measure on", path);
+        cli_error("'%s' is empty: there is nothing to read", path);
     else
         cli_error("'%s' has %zu bytes, more than the %d that can be tokenized; take a --slice of it", path, t->length,
                   INT32_MAX / 2);

@@ -138,6 +138,10 @@ int shape_read(shape *s, const model_file *m)
 {
     *s = (shape){0};
     int64_t blocks = 0, prediction = 0;
+    if (strcmp(m->arch, "kvfold-calibration") == 0) {
+        cli_error("'%s' is a calibration, no model: give it with --calibration", m->path);
+        return CLI_CANNOT;
+    }
     if (!model_file_int(m, "block_count", &blocks) || blocks < 1 || blocks > MOST_LAYERS) return bad(m, "block_count", blocks);
     model_file_int(m, "nextn_predict_layers", &prediction);
     if (prediction < 0 || prediction >= blocks) return bad(m, "nextn_predict_layers", prediction);

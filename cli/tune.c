@@ -20,7 +20,7 @@ static const cli_option options[] = {
         "-f --file", "FILE", tune_settings, files,
         "UTF-8 text to measure on and to judge the result on; may be given several times, and each is measured and judged on"),
     WORD("--slice", "FIRST:BYTES", slice, "take that range of bytes of each file (default: all)"),
-    COUNT("-c --ctx-size", context, 128, 1 << 20, "1024", "tokens of a chunk"),
+    COUNT("-c --ctx-size", context, 256, 1 << 20, "1024", "tokens of a chunk; in fewer hardly any is coded"),
     COUNT("--score", score, 0, 1 << 20, "0", "last positions of each chunk that are judged; 0: its second half"),
     COUNT("--chunks", chunks, 1, 1 << 16, "1", "chunks of each text, from its start, that sensitivities are measured on"),
     COUNT("--held-out", held_out, 0, 1 << 16, "1",
@@ -197,6 +197,7 @@ int cmd_tune(int argc, char **argv)
     if (code != CLI_GO) return code;
     session_begin(set.verbose);
     code = tune(&t, raw);
+    if (cli_interrupted() && code == CLI_DONE) cli_note("interrupted: nothing was written");
     session_close(&t.s);
     quality_input_free(&t.text);
     free(t.item);

@@ -44,9 +44,10 @@ int tune_run_arms(tuner *t, quality_run *run, int first, int n)
     quality_arm_plain(&run->prefill, "ordinary prefill", QUALITY_PREFILL);
     quality_arm_plain(&run->floor, "floor", 0);
     int code = quality_run_all(run);
-    for (int i = 0; i < run->n_arms && code == CLI_GO && !cli_interrupted(); i++)
+    if (cli_interrupted()) return CLI_DONE;
+    for (int i = 0; i < run->n_arms && code == CLI_GO; i++)
         if (run->arm[i].failure[0]) code = CLI_CANNOT;
-    return code == CLI_GO && cli_interrupted() ? CLI_DONE : code;
+    return code;
 }
 
 void tune_free_arms(quality_run *run)

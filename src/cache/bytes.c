@@ -153,11 +153,11 @@ int kvfi_fit_budget(kvfi_geometry *g, char *error, size_t error_size)
     for (int torn = 0; torn < 2; torn++) {
         const int64_t bytes = bytes_at(g, least, torn);
         if (bytes > g->evict.bytes) {
-            kvfi_sentence(
-                error, error_size,
-                "policy '%s': a budget of %lld bytes is too small: the %d tokens that are protected take %lld with all else%s%s",
-                g->evict.policy->name, (long long)g->evict.bytes, (int)least, (long long)bytes,
-                g->max_sequences > 1 ? ", in every sequence" : "", torn ? ", once rows were removed" : "");
+            kvfi_sentence(error, error_size,
+                          "policy '%s': a budget of %lld bytes is too small: the %d tokens that are protected may take %lld with "
+                          "all else%s%s",
+                          g->evict.policy->name, (long long)g->evict.bytes, (int)least, (long long)bytes,
+                          g->max_sequences > 1 ? ", in every sequence" : "", torn ? ", once rows were removed" : "");
             return KVF_E_SPEC;
         }
         fit(g, least, torn);

@@ -2,13 +2,13 @@
  * Pages back to the system: what removals and commits have emptied, but for what the next commits will fill again. */
 #include "cache/mass.h"
 
-/* Free blocks of a store that keep their pages in a commit: what a batch seals, and some more as bins do not empty evenly. Beyond 16,
- * faulting pages in again is nothing beside coding so many blocks. */
+/* Free blocks of a store that keep their pages in a commit: what another batch of that size seals, and two more as bins do not empty
+ * evenly. Beyond 16, faulting pages in again is nothing beside coding so many blocks. */
 enum { WARM_MOST = 16 };
 
 static int32_t warm_blocks(const kvf_cache *c)
 {
-    const int32_t sealed = c->g.max_batch / KVF_BLOCK + 3;
+    const int32_t sealed = (c->batch.n + KVF_BLOCK - 1) / KVF_BLOCK + 2;
     return sealed < WARM_MOST ? sealed : WARM_MOST;
 }
 

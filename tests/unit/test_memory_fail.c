@@ -16,7 +16,7 @@ static void model_by_centroids(ts_model *m)
     static float moments[2 * 64 * 64];
     ts_model_init(m, 2, 4, 2, 64, 64, "vecinfer2", "vecinfer2");
     known = tb_know(m, 1);
-    for (int i = 0; i < 2 * 64 * 64; i++) moments[i] = i % 65 ? 0 : 1;
+    for (int i = 0; i < 2 * 64 * 64; i++) moments[i] = i % (64 * 64) % 65 ? 0 : 1;
     known->layers[0].q_moment = known->layers[1].q_moment = moments;
 }
 
