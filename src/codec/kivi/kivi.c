@@ -51,15 +51,20 @@ typedef struct range {
     uint16_t scale, min;
 } range;
 
-/* Codes x[i * stride]; returns what they are off by, squared. */
-static double code_group(const kvf_part *part, const float *x, size_t stride, int n, range r, uint8_t *codes)
+/* Codes x[i * stride]. */
+static void code_group(const kvf_part *part, const float *x, size_t stride, int n, range r, uint8_t *codes)
 {
     const float scale = kvfi_half_to_float(r.scale), min = kvfi_half_to_float(r.min);
+    for (int i = 0; i < n; i++) codes[i] = (uint8_t)kvfi_kivi_code(x[(size_t)i * stride], scale, min, part->bits);
+}
+
+/* What those codes are off by, squared. */
+static double lost_by(const float *x, size_t stride, int n, range r, const uint8_t *codes)
+{
+    const double scale = (double)kvfi_half_to_float(r.scale), min = (double)kvfi_half_to_float(r.min);
     double lost = 0;
     for (int i = 0; i < n; i++) {
-        const float was = x[(size_t)i * stride];
-        codes[i] = (uint8_t)kvfi_kivi_code(was, scale, min, part->bits);
-        const double off = (double)was - ((double)codes[i] * (double)scale + (double)min);
+        const double off = (double)x[(size_t)i * stride] - ((double)codes[i] * scale + min);
         lost += off * off;
     }
     return lost;
@@ -73,12 +78,14 @@ static void encode_group(const kvf_part *part, const float *x, size_t stride, in
     uint8_t old_codes[KVF_BLOCK];
     kvfi_group_range(x, stride, n, &low, &high);
     range r = {kvfi_kivi_scale_half(low, high, part->bits), kvfi_half_saturated(low)};
-    const double lost = code_group(part, x, stride, n, r, codes);
+    code_group(part, x, stride, n, r, codes);
     if (part->like) {
         range old;
         memcpy(&old.scale, part->like + part->scale_offset + (size_t)at * sizeof old.scale, sizeof old.scale);
         memcpy(&old.min, part->like + part->min_offset + (size_t)at * sizeof old.min, sizeof old.min);
-        if (code_group(part, x, stride, n, old, old_codes) <= lost) memcpy(codes, old_codes, (size_t)n), r = old;
+        code_group(part, x, stride, n, old, old_codes);
+        if (lost_by(x, stride, n, old, old_codes) <= lost_by(x, stride, n, r, codes))
+            memcpy(codes, old_codes, (size_t)n), r = old;
     }
     kvfi_halves(record, part->scale_offset)[at] = r.scale;
     kvfi_halves(record, part->min_offset)[at] = r.min;
