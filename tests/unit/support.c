@@ -166,6 +166,16 @@ int64_t ts_bytes(ts_model *m, int64_t tokens)
     return kvf_bytes(&m->params, tokens);
 }
 
+kvf_stats_t ts_bytes_are(const kvf_cache *c, ts_model *m, int64_t n, const char *name)
+{
+    kvf_stats_t s = {.size = sizeof s};
+    ts_ok(kvf_stats(c, &s));
+    if (s.accounted != ts_bytes(m, n))
+        fail_msg("%s, %lld rows: %lld bytes, formula %lld", name, (long long)n, (long long)s.accounted,
+                 (long long)ts_bytes(m, n));
+    return s;
+}
+
 int ts_owns(const ts_model *m, int layer)
 {
     return m->layers[layer].share < 0;

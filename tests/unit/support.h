@@ -42,6 +42,8 @@ void ts_model_init(ts_model *m, int n, int q_heads, int kv_heads, int k_dim, int
 kvf_cache *ts_create(ts_model *m);      /* fails the test when it cannot */
 int ts_try(ts_model *m, kvf_cache **c); /* only returns the code */
 int64_t ts_bytes(ts_model *m, int64_t tokens);
+/* The stats of a cache, which must take what the formula says for n rows of the model. */
+kvf_stats_t ts_bytes_are(const kvf_cache *c, ts_model *m, int64_t n, const char *name);
 int ts_owns(const ts_model *m, int layer); /* stores its own K/V */
 
 /* The instruction set that ts_model_init asks for; NULL: the library's choice. Set by main between groups of tests. */

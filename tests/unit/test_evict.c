@@ -366,7 +366,8 @@ static void test_refused_budgets(void **state)
         {"knorm:budget=200", 500, 64, KVF_E_ARG, "layer 1 has a budget of 500 tokens, but a window of its own"},
         {"qfilters:budget=200", 0, 0, KVF_E_UNSUPPORTED, "policy 'qfilters' needs the direction of the queries of layer 0"},
         {"qfilters:budget=200", 0, 0, KVF_E_UNSUPPORTED, "kvfold calibrate"},
-        {"knorm:budget=64KiB", 0, 0, KVF_E_SPEC, "a budget of 65536 bytes is too small: the 68 tokens that are protected may take"},
+        {"knorm:budget=64KiB", 0, 0, KVF_E_SPEC,
+         "a budget of 65536 bytes is too small: the 68 tokens that are protected may take"},
         {"knorm:budget=64MiB,protect=0", 0, 0, KVF_E_UNSUPPORTED, "layer 0 keeps everything and grows without end"},
     };
     (void)state;
@@ -617,12 +618,8 @@ static void test_window_bytes_are_the_formula(void **state)
         model(&m, "turbo4", specs[i]);
         kvf_cache *c = ts_create(&m);
         for (int n = 1; n < 700; n++) {
-            kvf_stats_t s = {.size = sizeof s};
             ts_grow(c, &m, 0, 1, 1, 1);
-            ts_ok(kvf_stats(c, &s));
-            if (s.accounted != ts_bytes(&m, n))
-                fail_msg("%s, %d rows: %lld bytes, formula %lld", specs[i], n, (long long)s.accounted,
-                         (long long)ts_bytes(&m, n));
+            const kvf_stats_t s = ts_bytes_are(c, &m, n, specs[i]);
             assert_int_equal(s.tokens + s.tokens_evicted, n);
         }
         kvf_cache_free(&c);
@@ -698,12 +695,8 @@ static void test_scores_go_with_their_rows(void **state)
             fail_msg("%s: %lld bytes for 6,400 rows, %lld without scores", specs[i], (long long)growth[i], (long long)growth[0]);
         kvf_cache *c = ts_create(&m);
         for (int n = 1; n <= 500; n++) {
-            kvf_stats_t s = {.size = sizeof s};
             ts_grow(c, &m, 0, 1, 1, 1);
-            ts_ok(kvf_stats(c, &s));
-            if (s.accounted != ts_bytes(&m, n))
-                fail_msg("%s, %d rows: %lld bytes, formula %lld", specs[i], n, (long long)s.accounted,
-                         (long long)ts_bytes(&m, n));
+            ts_bytes_are(c, &m, n, specs[i]);
         }
         kvf_cache_free(&c);
         tc_free(t);
