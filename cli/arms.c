@@ -111,11 +111,7 @@ int cli_arms_apart(const char *out, const cli_arms *arms)
 
 void cli_arms_meet(const cli_arms *arms, const char *model)
 {
-    for (int i = 0; i < arms->n; i++) {
-        bool met = false;
-        for (int j = 0; j < i; j++) met |= strcmp(arms->arm[j].profile_path, arms->arm[i].profile_path) == 0;
-        if (!met) kv_choice_meet(&arms->arm[i], model);
-    }
+    kv_choices_meet(arms->arm, sizeof *arms->arm, arms->n, NULL, model);
 }
 
 void cli_arms_free(cli_arms *arms)

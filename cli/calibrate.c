@@ -232,7 +232,7 @@ static void warn_of_samples(const job *j, const kvf_codebook *b, const calibrate
 {
     const int64_t dim = b->side == KVF_K ? l->info.k_dim : l->info.v_dim, heads = b->heads ? l->info.kv_heads : 1;
     const int64_t each = heads * (dim / b->sub), samples = j->c.slots * each, centroids = (int64_t)1 << b->bits;
-    if (samples < centroids)
+    if (dim % b->sub == 0 && samples < centroids)
         cli_warn("--codebooks %c%dx%d: %lld samples for %lld centroids; --positions of %lld would be as many, ten times that is "
                  "better",
                  b->side == KVF_K ? 'k' : 'v', b->sub, b->bits, (long long)samples, (long long)centroids,
@@ -242,12 +242,12 @@ static void warn_of_samples(const job *j, const kvf_codebook *b, const calibrate
 /* Better said before the text is read than after it. */
 static int check_books(const job *j)
 {
+    for (int i = 0; j->c.layer[0].k && i < j->books.n; i++) warn_of_samples(j, &j->books.book[i], &j->c.layer[0]);
     for (int32_t il = 0; il < j->c.n_layers; il++)
         for (int i = 0; j->c.layer[il].k && i < j->books.n; i++) {
             const kvf_codebook *b = &j->books.book[i];
             const bool keys = b->side == KVF_K;
             const int32_t dim = keys ? j->c.layer[il].info.k_dim : j->c.layer[il].info.v_dim;
-            if (il == 0 && dim % b->sub == 0) warn_of_samples(j, b, &j->c.layer[il]);
             if (dim % b->sub == 0) continue;
             cli_error("--codebooks %c%dx%d: %s of layer %d have heads of %d channels, which %d does not divide", keys ? 'k' : 'v',
                       b->sub, b->bits, keys ? "keys" : "values", il, dim, b->sub);
@@ -301,7 +301,6 @@ static int run_job(job *j, const cli_text *all)
     int code = measure_losses(j, all);
     if (code == CLI_GO) code = open_session(j, (int32_t)j->set->context);
     if (code == CLI_GO) code = cut_text(&j->text, all, j->s.vocab, j->set);
-    if (code == CLI_DONE) cli_note("interrupted: nothing was written");
     if (code != CLI_GO) return code;
     const int64_t offered = (int64_t)j->text.chunks * (j->text.context - CALIBRATE_SKIP);
     code = calibrate_collect_open(&j->c, j->s.fold, j->s.model, offered < j->set->positions ? offered : j->set->positions,
@@ -316,7 +315,6 @@ static int run_job(job *j, const cli_text *all)
     if (code == CLI_GO && cli_interrupted()) code = CLI_DONE;
     if (code == CLI_GO) code = write_file(j);
     if (code == CLI_GO) say_done(j);
-    if (cli_interrupted()) cli_note("interrupted: nothing was written");
     return code == CLI_GO ? CLI_DONE : code;
 }
 
@@ -341,6 +339,7 @@ int cmd_calibrate(int argc, char **argv)
     if (code == CLI_GO) {
         session_begin(set.verbose);
         code = run_job(&j, &all);
+        if (cli_interrupted()) cli_note("interrupted: nothing was written");
         free_job(&j);
         llama_backend_free();
     }

@@ -172,13 +172,12 @@ static void print_losses(const view *v)
 {
     enum { WORST = 5 };
     const int32_t n = 2 * v->info.n_layers;
-    bool *told = cli_alloc((size_t)n + 1, sizeof *told);
     double all = 0;
-    if (*v->info.sensitivity) {
-        for (int32_t i = 0; i < n; i++) all += loss_of(v, i / 2, i % 2);
-        cli_print("\nwhat few bits cost, mean KLD with keys or values of one layer alone as %s, over %d tokens: %.2e together\n",
-                  v->info.sensitivity, v->info.sensitivity_context, all);
-    }
+    if (!*v->info.sensitivity) return;
+    bool *told = cli_alloc((size_t)n + 1, sizeof *told);
+    for (int32_t i = 0; i < n; i++) all += loss_of(v, i / 2, i % 2);
+    cli_print("\nwhat few bits cost, mean KLD with keys or values of one layer alone as %s, over %d tokens: %.2e together\n",
+              v->info.sensitivity, v->info.sensitivity_context, all);
     for (int k = 0; k < WORST && all > 0; k++) {
         int32_t worst = -1;
         for (int32_t i = 0; i < n; i++)

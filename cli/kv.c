@@ -279,6 +279,21 @@ void kv_choice_meet(const kv_choice *c, const char *model)
     if (c->profile_path[0]) profile_doubt(&c->profile, c->profile_path, model, c->calibration);
 }
 
+static const kv_choice *choice_at(const kv_choice *first, size_t stride, int i)
+{
+    return (const kv_choice *)(const void *)((const char *)first + (size_t)i * stride);
+}
+
+void kv_choices_meet(const kv_choice *first, size_t stride, int n, const char *met, const char *model)
+{
+    for (int i = 0; i < n; i++) {
+        const kv_choice *c = choice_at(first, stride, i);
+        bool again = met && strcmp(c->profile_path, met) == 0;
+        for (int j = 0; j < i; j++) again |= strcmp(choice_at(first, stride, j)->profile_path, c->profile_path) == 0;
+        if (!again) kv_choice_meet(c, model);
+    }
+}
+
 void kv_choice_doubt(const kv_choice *c, int64_t context)
 {
     const bool coded = strcmp(c->k, "f16") != 0 || strcmp(c->v, "f16") != 0;

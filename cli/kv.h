@@ -95,6 +95,8 @@ int kv_choice_apart(const char *out, const kv_choice *c);
 
 /* Where a choice meets a model (a path): warns when its profile, if it has one, was made for other weights or another calibration. */
 void kv_choice_meet(const kv_choice *c, const char *model);
+/* The same for n choices, one `stride` bytes behind the other: each profile once, and none of that path (NULL: all). */
+void kv_choices_meet(const kv_choice *first, size_t stride, int n, const char *met, const char *model);
 
 /* Warns of what is possible and hardly meant, as a window that covers the whole context (of so many tokens; 0: unknown). */
 void kv_choice_doubt(const kv_choice *c, int64_t context);

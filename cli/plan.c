@@ -172,9 +172,7 @@ static int load_calibration(plan *p)
 static void set_params(plan *p)
 {
     shape_params(&p->shape, &p->kv, &p->params, &p->layers, p->error, sizeof p->error);
-    p->known = shape_known(&p->shape, p->calibration);
-    p->all = (kvf_calibration){.size = sizeof p->all, .n_layers = p->shape.n_attention, .layers = p->known};
-    if (p->calibration) p->params.calibration = &p->all;
+    p->known = shape_known(&p->shape, p->calibration, &p->all, &p->params);
 }
 
 /* Only a cache knows how many tokens a budget of bytes is. It touches next to nothing. */

@@ -118,12 +118,7 @@ int quality_arms_make(quality_arm *arms, int *n, const quality_settings *set)
 
 void quality_arms_meet(const quality_arm *arms, int n, const quality_settings *set)
 {
-    for (int i = 0; i < n; i++) {
-        const char *path = arms[i].choice.profile_path;
-        bool met = set->kv.profile && strcmp(path, set->kv.profile) == 0;
-        for (int j = 0; j < i; j++) met |= strcmp(arms[j].choice.profile_path, path) == 0;
-        if (!met) kv_choice_meet(&arms[i].choice, set->model);
-    }
+    kv_choices_meet(&arms->choice, sizeof *arms, n, set->kv.profile, set->model);
 }
 
 void quality_arm_plain(quality_arm *arm, const char *name, int32_t rows)

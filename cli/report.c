@@ -27,12 +27,11 @@ static int64_t full_bytes(const session *s)
 {
     char error[256];
     kvf_params p;
+    kvf_calibration all;
     kvf_layer *layers = NULL;
     if (!s->shape.layer || s->shape.n_attention == 0 || s->context <= 0) return -1;
     shape_params(&s->shape, &s->kv, &p, &layers, error, sizeof error);
-    kvf_calibrated_layer *known = shape_known(&s->shape, s->calibration);
-    const kvf_calibration all = {.size = sizeof all, .n_layers = s->shape.n_attention, .layers = known};
-    if (s->calibration) p.calibration = &all;
+    kvf_calibrated_layer *known = shape_known(&s->shape, s->calibration, &all, &p);
     int64_t bytes = kvf_bytes(&p, s->context);
     free(known);
     free(layers);

@@ -210,7 +210,7 @@ void shape_params(const shape *s, const kv_choice *kv, kvf_params *p, kvf_layer 
     if (error_size > 0) error[0] = '\0';
 }
 
-kvf_calibrated_layer *shape_known(const shape *s, const kvf_llama_calibration *known)
+kvf_calibrated_layer *shape_known(const shape *s, const kvf_llama_calibration *known, kvf_calibration *all, kvf_params *p)
 {
     kvf_calibrated_layer *layers = cli_alloc((size_t)s->n_attention, sizeof *layers);
     int32_t n = 0;
@@ -219,6 +219,8 @@ kvf_calibrated_layer *shape_known(const shape *s, const kvf_llama_calibration *k
         const kvf_calibrated_layer *of = s->layer[il].share < 0 ? kvf_llama_calibration_layer(known, il) : NULL;
         layers[n++] = of ? *of : (kvf_calibrated_layer){.size = sizeof *layers};
     }
+    *all = (kvf_calibration){.size = sizeof *all, .n_layers = n, .layers = layers};
+    p->calibration = known ? all : NULL;
     return layers;
 }
 

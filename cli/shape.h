@@ -35,9 +35,9 @@ void shape_free(shape *s);
 /* Parameters of a cache for those layers. *layers must be freed by the caller. p->error points at error. */
 void shape_params(const shape *s, const kv_choice *kv, kvf_params *p, kvf_layer **layers, char *error, size_t error_size);
 
-/* What is known (NULL: nothing) of those layers, in their order; layers that read the keys of others have nothing of their own. To be freed
- * by the caller, with what it points to kept by the calibration. */
-kvf_calibrated_layer *shape_known(const shape *s, const kvf_llama_calibration *known);
+/* What is known (NULL: nothing) of those layers, in their order; layers that read the keys of others have nothing of their own. Becomes
+ * p->calibration, by way of *all. To be freed by the caller, with what it points to kept by the calibration. */
+kvf_calibrated_layer *shape_known(const shape *s, const kvf_llama_calibration *known, kvf_calibration *all, kvf_params *p);
 
 /* Bytes of the cache that plain libllama keeps in f16 for a context, window caches included. */
 int64_t shape_f16(const shape *s, int64_t context);

@@ -24,14 +24,13 @@ static int64_t cache_bytes(const tuner *t, const char *kv, const char *line, int
     kv_settings s = {.kv = kv, .sink = -1, .recent = -1};
     kv_choice choice;
     kvf_params p;
+    kvf_calibration all;
     kvf_layer *layers;
     char error[300] = "";
     if (line) s.layers.item[s.layers.n++] = line;
     if (kv_choice_make(&choice, &s) != CLI_GO) return -1;
     shape_params(&t->s.shape, &choice, &p, &layers, error, sizeof error);
-    kvf_calibrated_layer *known = shape_known(&t->s.shape, t->s.calibration);
-    const kvf_calibration all = {.size = sizeof all, .n_layers = t->s.shape.n_attention, .layers = known};
-    if (t->s.calibration) p.calibration = &all;
+    kvf_calibrated_layer *known = shape_known(&t->s.shape, t->s.calibration, &all, &p);
     int64_t bytes = kvf_bytes(&p, tokens);
     if (bytes < 0) cli_error("%s", error);
     free(known);
