@@ -153,6 +153,17 @@ static int64_t own_budget(const kvfi_geometry *g, const kvf_params *p, int i)
     return p->layers[i].evict_budget ? p->layers[i].evict_budget : kvfi_evict_layer_budget(&g->evict, i);
 }
 
+/* The spec of a layer's keys or values: its own, else that of the parameters, else that of the default preset. */
+static const char *spec_of(const kvf_params *p, int32_t layer, kvf_side side)
+{
+    const char *own = side == KVF_K ? p->layers[layer].k : p->layers[layer].v, *all = side == KVF_K ? p->k : p->v;
+    kvf_preset_info preset;
+    if (own || all) return own ? own : all;
+    for (int32_t i = 0; kvf_preset_list(i, &preset) == KVF_OK; i++)
+        if (preset.is_default) return side == KVF_K ? preset.k : preset.v;
+    return NULL;
+}
+
 static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error, size_t error_size)
 {
     const kvf_layer *l = &p->layers[i];
@@ -163,8 +174,8 @@ static int setup_store(kvfi_geometry *g, const kvf_params *p, int i, char *error
     const int64_t own = own_budget(g, p, i);
     s->own_budget = own < 0 ? -1 : own > 0;
     if (own > 0) s->budget = (int32_t)own;
-    int rc = setup_side(s, kvfi_spec_of(p, i, KVF_K), KVF_K, l->k_dim, &s->k, error, error_size);
-    if (!rc && !s->v_in_k) rc = setup_side(s, kvfi_spec_of(p, i, KVF_V), KVF_V, l->v_dim, &s->v, error, error_size);
+    int rc = setup_side(s, spec_of(p, i, KVF_K), KVF_K, l->k_dim, &s->k, error, error_size);
+    if (!rc && !s->v_in_k) rc = setup_side(s, spec_of(p, i, KVF_V), KVF_V, l->v_dim, &s->v, error, error_size);
     if (!rc && s->v_in_k) rc = setup_latent(s, error, error_size);
     if (rc) return rc;
     if (!s->v_in_k) s->turned = s->v.rot;

@@ -17,9 +17,6 @@ int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part
 int kvfi_part_setup_calibrated(const char *text, kvf_side side, int32_t dim, const kvf_calibrated_layer *calibrated,
                                kvf_part *part, char *error, size_t error_size);
 
-/* The spec of a layer's keys or values: its own, else that of the parameters, else that of the default preset. */
-const char *kvfi_spec_of(const kvf_params *p, int32_t layer, kvf_side side);
-
 /* kvf_part.scaled. */
 enum { KVFI_SCALE_NONE, KVFI_SCALE_SPREAD, KVFI_SCALE_LAMBDA };
 

@@ -191,16 +191,6 @@ int kvfi_part_setup_calibrated(const char *text, kvf_side side, int32_t dim, con
     return rc;
 }
 
-const char *kvfi_spec_of(const kvf_params *p, int32_t layer, kvf_side side)
-{
-    const char *own = side == KVF_K ? p->layers[layer].k : p->layers[layer].v, *all = side == KVF_K ? p->k : p->v;
-    kvf_preset_info preset;
-    if (own || all) return own ? own : all;
-    for (int32_t i = 0; kvf_preset_list(i, &preset) == KVF_OK; i++)
-        if (preset.is_default) return side == KVF_K ? preset.k : preset.v;
-    return NULL;
-}
-
 int kvfi_part_setup(const char *text, kvf_side side, int32_t dim, kvf_part *part, char *error, size_t size)
 {
     return kvfi_part_setup_calibrated(text, side, dim, NULL, part, error, size);
