@@ -607,7 +607,8 @@ static void lay_out_scratch(kvfi_geometry *g)
         k_pad = max_size(k_pad, (size_t)s->k.dim_pad);
         v_pad = max_size(v_pad, l->v_stride);
         segments |= s->packs && s->staged;
-        prepared = max_size(prepared, g->kernels.kind[s->k.kind].prepared_bytes(&s->k, KVFI_DIRECT));
+        const kvfi_kind_ops *ops = &g->kernels.kind[s->k.kind];
+        prepared = max_size(prepared, ops->prepared_bytes(&s->k, ops->many ? KVFI_VECTORS : KVFI_DIRECT));
         size_t groups = (size_t)(g->max_sequences < g->max_batch ? g->max_sequences : g->max_batch);
         size_t vectors = (size_t)g->max_batch * (size_t)l->group;
         items = max_size(items, (size_t)l->kv_heads * (groups + vectors / KVFI_DIRECT));

@@ -13,7 +13,7 @@
 
 enum {
     KVFI_VECTORS = 64, /* most query vectors that one part handles at a time: its scores fill 16 KiB of L1 */
-    KVFI_DIRECT = 16,  /* up to this many vectors read packed codes directly; more unfold a tile first */
+    KVFI_DIRECT = 16, /* up to this many vectors read rows and packed codes directly; more unfold a tile first (but see `many`) */
     KVFI_OFFSETS =
         1024, /* segments whose centre's share of the scores is remembered, for up to 16 vectors; for 64 a quarter of them */
     KVFI_OFFSET_BYTES = KVFI_OFFSETS * (8 + KVFI_DIRECT * 4)

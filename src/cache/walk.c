@@ -42,9 +42,9 @@ static void mix_record(const kvfi_walker *w, const uint8_t *record)
     const kvfi_kind_ops *vk = &w->kernels->kind[v->kind];
     if (w->store->v_in_k)
         turn_tile(w);
-    else if (w->tiles)
+    else if (w->tiles_v)
         vk->unfold(v, record + k->bytes, w->tile_v);
-    if (w->tiles || w->store->v_in_k)
+    if (w->tiles_v || w->store->v_in_k)
         w->kernels->tile_mix(w->tile_v, (int32_t)w->v_stride, w->scores, w->n, w->acc_rotated, w->v_stride);
     else
         vk->mix(v, record + k->bytes, w->scores, w->n, w->acc_rotated, w->v_stride);

@@ -21,7 +21,8 @@ typedef struct kvfi_walker {
     const kvfi_item *item;
     const kvfi_kernels *kernels;
     int32_t n;                 /* vectors */
-    int32_t tiles;             /* 1: unfold tiles */
+    int32_t tiles;             /* 1: unfold tiles of exact rows, */
+    int32_t tiles_k, tiles_v;  /* of keys, of values */
     size_t k_stride, v_stride; /* floats from one vector to the next */
     float *q, *q_rotated, *scores, *acc, *acc_rotated, *tile_k, *tile_v, *bias, *rows_k, *rows_v;
     void *prepared;

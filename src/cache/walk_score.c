@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
  * Scores of one piece after the other, of up to 64 tokens. Up to KVFI_DIRECT vectors read packed codes and exact rows as they lie; more
- * unfold a tile once and share it. */
+ * unfold a tile once and share it, but where a set reads codes faster for any number of them. */
 #include "base/half.h"
 #include "cache/walk.h"
 #include "codec/shared/part.h"
@@ -25,7 +25,7 @@ static void transform_queries(const kvfi_walker *w)
 {
     const kvf_part *k = w->k;
     kvfi_rotate(&k->rot, w->kernels->hadamard, w->q_rotated, w->k_stride, w->n);
-    if (!w->tiles) w->kernels->kind[k->kind].prepare(k, w->q_rotated, w->k_stride, w->n, w->prepared);
+    if (!w->tiles_k) w->kernels->kind[k->kind].prepare(k, w->q_rotated, w->k_stride, w->n, w->prepared);
 }
 
 void kvfi_walker_prepare(kvfi_walker *w)
@@ -165,6 +165,7 @@ void kvfi_walker_open(kvfi_walker *w, kvf_cache *c, const kvfi_item *item, uint8
     w->k = kvfi_part_of(&w->store->k, item->head, &w->k_room), w->v = kvfi_part_of(&w->store->v, item->head, &w->v_room);
     w->run = &c->batch.runs[item->run], w->seq = &c->sequences[w->run->seq], w->item = item, w->kernels = &c->g.kernels;
     w->n = item->count, w->tiles = item->count > KVFI_DIRECT;
+    w->tiles_k = w->tiles && !w->kernels->kind[w->k->kind].many, w->tiles_v = w->tiles && !w->kernels->kind[w->v->kind].many;
     w->gathers = kvfi_gathers(c, item);
     w->k_stride = (size_t)w->store->k.dim_pad, w->v_stride = w->layer->v_stride;
     w->q = (float *)(void *)(slot + g->slot_q), w->q_rotated = (float *)(void *)(slot + g->slot_rotated);
@@ -310,8 +311,8 @@ static void score_record(const kvfi_walker *w, const uint8_t *record)
 {
     const kvf_part *k = w->k;
     const kvfi_kind_ops *kk = &w->kernels->kind[k->kind];
-    if (w->tiles || w->store->v_in_k) kk->unfold(k, record, w->tile_k);
-    if (w->tiles)
+    if (w->tiles_k || w->store->v_in_k) kk->unfold(k, record, w->tile_k);
+    if (w->tiles_k)
         w->kernels->tile_score(w->tile_k, k->dim_pad, w->q_rotated, w->k_stride, w->n, w->scores);
     else
         kk->score(k, record, w->prepared, w->n, w->scores);

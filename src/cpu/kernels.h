@@ -32,6 +32,8 @@ typedef struct kvfi_kind_ops {
      * integers of at most this magnitude, one unit a vector or run: less than 255 n of them may be summed in 32 bits, so that
      * above 256 channels the magnitude is at least 8.3e6 / n. overlay/planes.h */
     int64_t fixed_point;
+    /* 1: however many vectors there are, score and mix are faster than unfolding a tile for all of them. */
+    int32_t many;
 } kvfi_kind_ops;
 
 typedef void (*kvfi_nearest)(const float *x, int64_t n, int32_t sub, const float *centroids, int32_t k, uint16_t *index);

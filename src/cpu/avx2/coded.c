@@ -500,7 +500,7 @@ void kvfi_avx2_coded(kvfi_kernels *k)
 {
     static const kvf_kind kinds[] = {KVF_KIND_TOKEN, KVF_KIND_TABLE, KVF_KIND_CHANNEL};
     for (int i = 0; i < 3; i++) {
-        planes_entries(&k->kind[kinds[i]]);
+        planes_entries(&k->kind[kinds[i]], 0);
         k->kind[kinds[i]].unfold = coded_unfold;
     }
 }

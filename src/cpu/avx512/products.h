@@ -320,9 +320,9 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
 
 static void coded_entries(kvfi_kernels *k)
 {
-    planes_entries(&k->kind[KVF_KIND_TOKEN]);
-    planes_entries(&k->kind[KVF_KIND_TABLE]);
-    planes_entries(&k->kind[KVF_KIND_CHANNEL]);
+    planes_entries(&k->kind[KVF_KIND_TOKEN], 1);
+    planes_entries(&k->kind[KVF_KIND_TABLE], 1);
+    planes_entries(&k->kind[KVF_KIND_CHANNEL], 1);
 }
 
 #endif

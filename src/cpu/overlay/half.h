@@ -67,6 +67,6 @@ static void half_unfold(const kvf_part *part, const void *record, float *tile)
         for (size_t t = 0; t < KVF_BLOCK; t++) memset(tile + t * pad + dim, 0, (pad - dim) * sizeof *tile);
 }
 
-static const kvfi_kind_ops half_ops = {half_prepared_bytes, half_prepare, half_score, half_mix, half_unfold, 0};
+static const kvfi_kind_ops half_ops = {half_prepared_bytes, half_prepare, half_score, half_mix, half_unfold, 0, 0};
 
 #endif

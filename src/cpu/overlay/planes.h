@@ -560,9 +560,11 @@ static void planes_mix(const kvf_part *part, const void *record, const float *w,
     }
 }
 
-static void planes_entries(kvfi_kind_ops *ops)
+/* `many`: see kvfi_kind_ops. */
+static void planes_entries(kvfi_kind_ops *ops, int many)
 {
     ops->fixed_point = (int64_t)TOP;
+    ops->many = many;
     ops->prepared_bytes = planes_prepared_bytes;
     ops->prepare = planes_prepare;
     ops->score = planes_score;

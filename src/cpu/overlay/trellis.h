@@ -122,6 +122,6 @@ static void trellis_unfold(const kvf_part *part, const void *record, float *tile
 }
 
 static const kvfi_kind_ops trellis_ops = {
-    kvfi_scalar_prepared_bytes, kvfi_scalar_prepare, trellis_score, trellis_mix, trellis_unfold, 0};
+    kvfi_scalar_prepared_bytes, kvfi_scalar_prepare, trellis_score, trellis_mix, trellis_unfold, 0, 0};
 
 #endif

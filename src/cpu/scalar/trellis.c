@@ -113,5 +113,5 @@ static void unfold(const kvf_part *part, const void *record, float *tile)
 
 void kvfi_scalar_trellis(kvfi_kind_ops *ops)
 {
-    *ops = (kvfi_kind_ops){kvfi_scalar_prepared_bytes, kvfi_scalar_prepare, score, mix, unfold, 0};
+    *ops = (kvfi_kind_ops){kvfi_scalar_prepared_bytes, kvfi_scalar_prepare, score, mix, unfold, 0, 0};
 }
