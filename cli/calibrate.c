@@ -315,7 +315,7 @@ static int run_job(job *j, const cli_text *all)
     if (code == CLI_GO && cli_interrupted()) code = CLI_DONE;
     if (code == CLI_GO) code = write_file(j);
     if (code == CLI_GO) say_done(j);
-    return code == CLI_GO ? CLI_DONE : code;
+    return code;
 }
 
 static void free_job(job *j)
@@ -339,10 +339,10 @@ int cmd_calibrate(int argc, char **argv)
     if (code == CLI_GO) {
         session_begin(set.verbose);
         code = run_job(&j, &all);
-        if (cli_interrupted()) cli_note("interrupted: nothing was written");
+        if (code != CLI_GO && cli_interrupted()) code = cli_stopped();
         free_job(&j);
         llama_backend_free();
     }
     cli_text_free(&all);
-    return cli_finish(code);
+    return cli_finish(code == CLI_GO ? CLI_DONE : code);
 }

@@ -15,7 +15,7 @@
 /* Exit codes, the same for every sub-command. CLI_GO is no exit code: it means "go on". */
 enum cli_exit {
     CLI_GO = -1,
-    CLI_DONE = 0,    /* also after Ctrl-C */
+    CLI_DONE = 0,    /* also after Ctrl-C, where a part is of use */
     CLI_USAGE = 1,   /* wrong use: unknown option, impossible value, unknown codec, empty prompt */
     CLI_CANNOT = 2,  /* right use, but it cannot be done: missing file, full disk, prompt longer than the context */
     CLI_DAMAGED = 3, /* the input is damaged: not a GGUF, truncated */
@@ -104,6 +104,8 @@ bool cli_is_directory(const char *path);
 bool cli_is_stream(const char *path);
 void cli_catch_interrupt(void); /* Ctrl-C sets the flag; a second one ends the program at once */
 bool cli_interrupted(void);
+/* Ctrl-C ended what is of no use in part: says that nothing was written. CLI_CANNOT. */
+int cli_stopped(void);
 
 /* ---- out.c ----------------------------------------------------------------------------------------------------------------- */
 

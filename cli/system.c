@@ -117,3 +117,9 @@ bool cli_interrupted(void)
 {
     return interrupted != 0;
 }
+
+int cli_stopped(void)
+{
+    cli_note("interrupted: nothing was written");
+    return CLI_CANNOT;
+}

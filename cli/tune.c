@@ -143,6 +143,7 @@ static int finish(tuner *t)
         json_decref(t->result);
         return code;
     }
+    t->finished = true;
     tune_choose(t, t->set->rule); /* judging tried both */
     add_rows(t);
     if (t->set->profile) code = write_profile(t);
@@ -197,7 +198,7 @@ int cmd_tune(int argc, char **argv)
     if (code != CLI_GO) return code;
     session_begin(set.verbose);
     code = tune(&t, raw);
-    if (cli_interrupted() && code == CLI_DONE) cli_note("interrupted: nothing was written");
+    if (!t.finished && cli_interrupted()) code = cli_stopped();
     session_close(&t.s);
     quality_input_free(&t.text);
     free(t.item);

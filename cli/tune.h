@@ -57,6 +57,7 @@ typedef struct tuner {
     int64_t budget;               /* bytes of all items */
     int64_t base;                 /* bytes of the cache besides those; 0 where only items are counted */
     int64_t tokens;               /* of the cache whose bytes are counted; 0: bytes are of 64 tokens of all items */
+    bool finished;                /* all was measured: only writing is left */
     struct json_t *result;
     int run;
 } tuner;

@@ -59,6 +59,18 @@ kv() {
     rc=$?
 }
 
+# interrupt NAME PATTERN CODE ARGS...: sends SIGINT once stderr matches; the program ends with that exit code. Reads $input.
+interrupt() {
+    rm -f "$work/out" "$work/err" # else the pattern may be found in what the run before left
+    "$kvfold" "${@:4}" >"$work/out" 2>"$work/err" <"${input:-/dev/null}" &
+    local pid=$!
+    while kill -0 $pid 2>/dev/null && ! grep -qs "$2" "$work/err"; do sleep 0.05; done
+    kill -INT $pid
+    wait $pid
+    rc=$?
+    holds "$1_exit_code" test "$rc" -eq "$3"
+}
+
 # refuses NAME CODE PATTERN ARGS...: exit code, exactly one line on stderr that matches, nothing on stdout.
 refuses() {
     local name=$1 code=$2 pattern=$3

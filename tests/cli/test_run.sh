@@ -114,26 +114,16 @@ succeeds no_escape run "${small[@]}" --raw -p 'a\tb' -n 0 --display-prompt --no-
 holds escape_off grep -q '^a\\tb' "$work/out"
 
 # Ctrl-C: while it generates, and while it reads a prompt.
-interrupt() { # NAME PATTERN ARGS...: sends SIGINT once stderr matches
-    rm -f "$work/out" "$work/err" # else the pattern may be found in what the run before left
-    "$kvfold" run "${@:3}" >"$work/out" 2>"$work/err" <"${input:-/dev/null}" &
-    local pid=$!
-    while kill -0 $pid 2>/dev/null && ! grep -qs "$2" "$work/err"; do sleep 0.05; done
-    kill -INT $pid
-    wait $pid
-    rc=$?
-    holds "$1_exit_code" test "$rc" -eq 0
-}
-interrupt ctrl_c "layers folded" "${small[@]}" -p "Tell me a story." --ignore-eos --json
+interrupt ctrl_c "layers folded" 0 run "${small[@]}" -p "Tell me a story." --ignore-eos --json
 json ctrl_c_report 'o["interrupted"] is True and o["stop_reason"] == "interrupted" and o["kv"]["layers_folded"] == 30'
 seq 1 1500 >"$work/longer.txt"
-interrupt ctrl_c_prompt "prompt [0-9]* of" "${quick[@]}" -m "$smollm2" --raw -f "$work/longer.txt" --json
+interrupt ctrl_c_prompt "prompt [0-9]* of" 0 run "${quick[@]}" -m "$smollm2" --raw -f "$work/longer.txt" --json
 json ctrl_c_prompt_report 'o["interrupted"] is True and o["generated_tokens"] == 0 and 0 < o["tokens"]["held"] < 4000'
-interrupt ctrl_c_text "layers folded" "${small[@]}" -p "Tell me a story." --ignore-eos
+interrupt ctrl_c_text "layers folded" 0 run "${small[@]}" -p "Tell me a story." --ignore-eos
 holds ctrl_c_text_report grep -q "stopped: interrupted" "$work/out"
 mkfifo "$work/fifo"
 exec 9<>"$work/fifo" # keeps it open: the program waits for a turn that never comes
-input="$work/fifo" interrupt ctrl_c_waiting "layers folded" "${small[@]}" --json
+input="$work/fifo" interrupt ctrl_c_waiting "layers folded" 0 run "${small[@]}" --json
 exec 9>&-
 json ctrl_c_waiting_report 'o["interrupted"] is True and o["turns"] == []'
 

@@ -24,6 +24,12 @@ refuses no_size 1 "'0.5B' is no size" "${base[@]}" --bytes 0.5B
 refuses odd_codec 1 "nothing has fewer than 2 levels" "${base[@]}" --bits 3 --codec nothing
 refuses short_text 2 "fewer than the context|enough for" "${base[@]}" --bits 3 --slice 0:300
 
+# Ctrl-C: nothing is written, and no script goes on as if there were.
+for _ in {1..40}; do ferries; done >"$work/long"
+interrupt ctrl_c "tokens, [0-9]" 2 "${base[@]/$text/$work/long}" --chunks 400 --bits 3 --held-out 2 --write "$work/none.profile"
+holds ctrl_c_says grep -q "interrupted: nothing was written" "$work/err"
+holds ctrl_c_nothing test ! -e "$work/none.profile" -a ! -s "$work/out"
+
 # Sensitivities of all sides, a gain on held-out text that is bounded, and a profile of no more bytes than the target.
 succeeds tune "${base[@]}" --bits 3 --held-out 2 --write "$profile" --save "$work/r.json" --json
 json tune_rows 'o["kind"] == "sensitivity" and len(o["rows"]) == 8 and all(r["kld_mean"] > 0 for r in o["rows"]) and
