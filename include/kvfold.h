@@ -318,6 +318,11 @@ KVF_API int32_t kvf_seq_pos_max(const kvf_cache *cache, int32_t seq);
  * was done before coding undone. For tests and measurements: it decodes a whole block. KVF_E_POSITION when no such row is held. */
 KVF_API int kvf_seq_read(kvf_cache *cache, int32_t seq, int32_t layer, kvf_side side, int32_t head, int32_t pos, float *out);
 
+/* The same of n rows (1 or more) at pos .. pos + n - 1, out[n][k_dim or v_dim]; each block is decoded once. KVF_E_POSITION names the first
+ * row that is not held; those before it are in out then. */
+KVF_API int kvf_seq_read_range(kvf_cache *cache, int32_t seq, int32_t layer, kvf_side side, int32_t head, int32_t pos, int32_t n,
+                               float *out);
+
 /* ---- numbers -------------------------------------------------------------------------------------------------------------- */
 
 typedef struct kvf_stats_t {

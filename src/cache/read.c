@@ -14,6 +14,7 @@ typedef struct reader {
     const kvfi_sequence *s;
     const kvfi_store *st;
     int32_t store, side, head, dim;
+    const uint8_t *unfolded; /* the record that is in the tile; NULL: none yet */
 } reader;
 
 /* One exact row. */
@@ -66,8 +67,8 @@ void kvfi_decoded_row(const kvf_cache *c, const kvf_part *part, const void *reco
     kvfi_rotate_back(&part->rot, c->g.kernels.hadamard, x, (size_t)part->dim, 1);
 }
 
-/* The whole record is decoded, which costs nothing that matters here. */
-static void from_block(const reader *r, const place *at, float *out)
+/* The whole record is decoded, once for rows that follow each other. */
+static void from_block(reader *r, const place *at, float *out)
 {
     const int values = r->side == KVF_V && !r->st->v_in_k;
     kvf_part room;
@@ -75,13 +76,14 @@ static void from_block(const reader *r, const place *at, float *out)
     const uint8_t *record = kvfi_pool_data(&r->c->pools[r->store], at->id) + (size_t)r->head * r->st->record_bytes;
     float *tile = (float *)(void *)(r->c->attend.slots + r->c->g.slot_tile_k), x[1024];
     if (values) record += r->st->k.bytes;
-    r->c->g.kernels.kind[part->kind].unfold(part, record, tile);
+    if (r->unfolded != record) r->c->g.kernels.kind[part->kind].unfold(part, record, tile);
+    r->unfolded = record;
     kvfi_decoded_row(r->c, part, record, tile, at->t, x);
     if (!values && r->st->staged) undo_stages(r, at, x);
     memcpy(out, x, (size_t)r->dim * sizeof *out);
 }
 
-static int from_body(const reader *r, int64_t pos, float *out)
+static int from_body(reader *r, int64_t pos, float *out)
 {
     for (int32_t b = r->s->first_block[r->store]; b < r->s->n_blocks; b++) {
         uint8_t *row = kvfi_row(r->c, r->s, b);
@@ -96,7 +98,7 @@ static int from_body(const reader *r, int64_t pos, float *out)
     return 0;
 }
 
-static int from_chain(const reader *r, int64_t pos, float *out)
+static int from_chain(reader *r, int64_t pos, float *out)
 {
     for (int32_t i = 0; i < r->s->n_links[r->store]; i++) {
         const kvfi_link *link = kvfi_link_at(r->s, r->st, i);
@@ -125,18 +127,24 @@ static int check_read(kvf_cache *c, int32_t seq, int32_t layer, kvf_side side, i
     return c->attend.open ? kvfi_fail(c, KVF_E_STATE, "read: an attention is open; end it first") : KVF_OK;
 }
 
-int kvf_seq_read(kvf_cache *c, int32_t seq, int32_t layer, kvf_side side, int32_t head, int32_t pos, float *out)
+int kvf_seq_read_range(kvf_cache *c, int32_t seq, int32_t layer, kvf_side side, int32_t head, int32_t pos, int32_t n, float *out)
 {
     if (!c) return KVF_E_ARG;
     c->error[0] = 0;
     int rc = check_read(c, seq, layer, side, head, out);
     if (rc) return rc;
+    if (n < 1) return kvfi_fail(c, KVF_E_ARG, "read: %d rows; 1 or more are needed", (int)n);
     const kvfi_layer *l = &c->g.layers[layer];
     reader r = {
-        c, &c->sequences[seq], &c->g.stores[l->store], l->store, (int32_t)side, head, side == KVF_K ? l->k_dim : l->v_dim};
-    if (r.s->used &&
-        (from_window(&r, pos, out) || from_sink(&r, pos, out) || from_body(&r, pos, out) || from_chain(&r, pos, out)))
-        return KVF_OK;
-    return kvfi_fail(c, KVF_E_POSITION, "read: layer %d, head %d holds no row at position %d of sequence %d", (int)layer,
-                     (int)head, (int)pos, (int)seq);
+        c, &c->sequences[seq], &c->g.stores[l->store], l->store, (int32_t)side, head, side == KVF_K ? l->k_dim : l->v_dim, NULL};
+    for (int64_t p = pos; p < (int64_t)pos + n; p++, out += r.dim)
+        if (!r.s->used || !(from_window(&r, p, out) || from_sink(&r, p, out) || from_body(&r, p, out) || from_chain(&r, p, out)))
+            return kvfi_fail(c, KVF_E_POSITION, "read: layer %d, head %d holds no row at position %lld of sequence %d",
+                             (int)layer, (int)head, (long long)p, (int)seq);
+    return KVF_OK;
+}
+
+int kvf_seq_read(kvf_cache *c, int32_t seq, int32_t layer, kvf_side side, int32_t head, int32_t pos, float *out)
+{
+    return kvf_seq_read_range(c, seq, layer, side, head, pos, 1, out);
 }
