@@ -15,24 +15,29 @@
 
 typedef struct bench_shape {
     int q_heads, kv_heads, head_dim;
-    int context; /* keys that the query sees, its own included */
+    int context; /* keys that the last query sees, its own included */
+    int queries; /* tokens of the batch: the last ones of the context, each sees itself and what is before it */
     int threads;
 } bench_shape;
+
+/* Tokens before the batch. */
+int bench_history(const bench_shape *s);
 
 /* The inputs, f16 rows as a model would hand them over. Token t of layer l is row bench_row_of(d, l, t). */
 typedef struct bench_data {
     bench_shape shape;
     uint16_t *k, *v; /* [context][kv_heads][head_dim] */
-    float *q;        /* [BENCH_QUERIES][q_heads][head_dim]; layer l asks query l % BENCH_QUERIES */
+    float *q;        /* [bench_query_rows][q_heads][head_dim]; layer l asks those from l % BENCH_QUERIES on */
 } bench_data;
 
-enum { BENCH_QUERIES = 61 };
+enum { BENCH_QUERIES = 61, BENCH_BATCH_MOST = 4096 };
 
 /* NULL when memory is short. */
 bench_data *bench_data_create(const bench_shape *shape, uint64_t seed);
 void bench_data_free(bench_data *d);
 int bench_row_of(const bench_data *d, int layer, int token);
-const float *bench_query(const bench_data *d, int layer);
+const float *bench_query(const bench_data *d, int layer); /* the first of the batch, the others follow */
+int bench_query_rows(const bench_shape *s);
 
 /* Something that attends. */
 typedef struct bench_arm {
@@ -42,7 +47,7 @@ typedef struct bench_arm {
     char cpu[16]; /* instruction set in use, empty: not ours to tell */
     void *self;
     void (*run)(void *self);                 /* every layer once */
-    float *(*output)(void *self, int layer); /* [q_heads][head_dim] of the last run */
+    float *(*output)(void *self, int layer); /* [queries][q_heads][head_dim] of the last run */
     /* The K and V that the arm really holds, decoded: k, v[context][head_dim] of one KV head. 0, or -1 on failure. */
     int (*decode)(void *self, int layer, int head, float *k, float *v);
     bool (*failed)(void *self); /* NULL: cannot */
@@ -52,20 +57,28 @@ typedef struct bench_arm {
 /* Layers that make a pool of distinct inputs larger than `pool` bytes, at least 2. */
 int bench_layers(size_t bytes_of_layer, size_t pool);
 
+/* Values of one output, and bytes of the outputs of all layers. */
+size_t bench_floats(const bench_shape *s);
+size_t bench_output_bytes(const bench_shape *s, int layers);
+
 /* Largest difference from attention in double precision over the decoded keys and values, relative to the norm of the head's
- * output, over all heads of the first and the last layer. Negative when it cannot be computed. */
+ * output, over all heads of the first and the last layer, for the first, the middle and the last query. Negative when it cannot be
+ * computed. */
 double bench_error(const bench_arm *arm, const bench_data *d);
 
 /* libllama's own attention. i counts its variants from 0; returns 1 past the last one, 0 when *arm is ready, -1 with a sentence
  * in error. */
 int bench_peer_create(int i, const bench_data *d, size_t pool, bench_arm *arm, char *error, size_t error_size);
 
-/* Bytes that variant i will hold, 0 past the last one. */
+/* Bytes that variant i will hold, with outputs, mask and scores; 0 past the last one. */
 size_t bench_peer_bytes(int i, const bench_shape *shape, size_t pool);
 
 /* Our own, through the public API. 0 when *arm is ready, -1 with a sentence in error. */
 int bench_fold_create(const kv_choice *choice, const char *name, const bench_data *d, size_t pool, bench_arm *arm, char *error,
                       size_t error_size);
+
+/* Bytes that such a row will hold, outputs among them; 0: the codec cannot serve this shape. */
+size_t bench_fold_bytes(const kv_choice *choice, const bench_shape *shape, size_t pool);
 
 /* The fields of a row that say which cache of ours it is: k, v, sink, window, exact_bits, evict, layers, calibration,
  * cpu when one was asked for, preset. */
@@ -89,8 +102,8 @@ typedef struct bench_plan {
     bool refused, wrong;   /* a row of ours was */
 } bench_plan;
 
-/* Times and checks all rows at one shape, context and number of threads and adds them to the result. CLI_GO, or an exit code after
- * a sentence. */
+/* Times and checks all rows at one shape, context, number of queries and of threads and adds them to the result. CLI_GO, or an exit code
+ * after a sentence. */
 int bench_rows(bench_plan *plan, const bench_shape *shape);
 
 /* Not 0 once Ctrl-C was pressed. */
@@ -117,7 +130,7 @@ int bench_numbers(const char *option, const char *list, long least, long most, i
 /* Sub-commands: THE list, BENCH_SUBJECT(name, summary). */
 #define BENCH_SUBJECTS                                                                                                           \
     BENCH_SUBJECT(ops, "each operation alone against its plain form")                                                            \
-    BENCH_SUBJECT(attend, "attention of one decoded token, beside libllama's own")                                               \
+    BENCH_SUBJECT(attend, "attention of one decoded token or of a batch, beside libllama's own")                                 \
     BENCH_SUBJECT(e2e, "whole models: tokens a second, time to first token, memory")                                             \
     BENCH_SUBJECT(compare, "two saved results")
 #define BENCH_SUBJECT(name, summary) int bench_##name(int argc, char **argv);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT
- * kvfold bench attend: attention of one decoded token, our codecs beside libllama's own caches, in one run. */
+ * kvfold bench attend: attention of one decoded token or of a batch, our codecs beside libllama's own caches, in one run. */
 #include "arms.h"
 #include "bench.h"
 #include "machine.h"
@@ -17,7 +17,7 @@ typedef struct settings {
     int64_t q_heads, kv_heads, head_dim, samples;
     int64_t seed;
     int64_t pool; /* MiB, 0: twice the last-level cache */
-    const char *contexts, *threads, *shapes;
+    const char *contexts, *queries, *threads, *shapes;
     const char *list; /* NULL: every codec */
     kv_settings kv;
     result_settings out;
@@ -31,7 +31,11 @@ static const cli_option options[] = {
     CLI_WORD("--shape", "Q/KxD[,...]", settings, shapes,
              "several shapes at once, as 32/8x128,9/3x64; in place of the three above"),
     CLI_WORD("--context", "N[,N...]", settings, contexts,
-             "tokens that the query sees; several give several tables (default 4096)"),
+             "tokens that the last query sees; several give several tables (default 4096)"),
+    CLI_WORD(
+        "--queries", "N[,N...]", settings, queries,
+        "tokens of one batch, 1 to 4096: the last ones of the context, each sees itself and what is before it, as in prefill "
+        "(default 1)"),
     CLI_WORD("--kv", "K/V[,K/V...]", settings, list,
              "our rows: codecs of keys and values, or presets; a piece with = before any : or / continues the arm before it "
              "(default: every codec of kvfold list, without options)"),
@@ -53,19 +57,19 @@ static const cli_option options[] = {
 static const cli_syntax syntax = {
     .command = "bench attend",
     .usage = "[OPTIONS]",
-    .about =
-        "Times the attention of one decoded token on folded caches and on libllama's own, with and without flash attention, in\n"
-        "one run: samples interleaved in shuffled order, inputs that rotate through more memory than the caches hold, the\n"
-        "baseline against itself first, and the read limit of memory beside every row. Results are checked in the same run.",
+    .about = "Times the attention of one decoded token, or of a batch of prefill, on folded caches and on libllama's own, with "
+             "and without flash attention, in\n"
+             "one run: samples interleaved in shuffled order, inputs that rotate through more memory than the caches hold, the\n"
+             "baseline against itself first, and the read limit of memory beside every row. Results are checked in the same run.",
     .options = options,
 };
 
 /* ---- options -------------------------------------------------------------------------------------------------------------- */
 
-/* What is timed: every shape at every context with every number of threads. */
+/* What is timed: every shape at every context with every number of queries and of threads. */
 typedef struct grid {
     bench_shape shape[LIST_MOST];
-    int context[LIST_MOST], threads[LIST_MOST], n_shapes, n_contexts, n_threads;
+    int context[LIST_MOST], queries[LIST_MOST], threads[LIST_MOST], n_shapes, n_contexts, n_queries, n_threads;
 } grid;
 
 uint64_t bench_seed(int64_t asked)
@@ -134,13 +138,27 @@ static int check_threads(const grid *g)
     return CLI_GO;
 }
 
+static int check_queries(const grid *g)
+{
+    for (int i = 0; i < g->n_contexts * g->n_queries; i++) {
+        int context = g->context[i / g->n_queries], queries = g->queries[i % g->n_queries];
+        if (queries <= context) continue;
+        cli_error("--queries %d is more than --context %d, which counts the tokens of the batch, too", queries, context);
+        return CLI_USAGE;
+    }
+    return CLI_GO;
+}
+
 static int make_grid(const settings *s, grid *g)
 {
     *g = (grid){.threads = {cli_threads_default()}, .n_threads = 1};
     int code = bench_numbers("--context", s->contexts, 2, 1 << 24, g->context, &g->n_contexts, LIST_MOST);
+    if (code == CLI_GO) code = bench_numbers("--queries", s->queries, 1, BENCH_BATCH_MOST, g->queries, &g->n_queries, LIST_MOST);
+    if (code == CLI_GO) code = check_queries(g);
     if (code == CLI_GO && s->threads) code = bench_numbers("--threads", s->threads, 1, 256, g->threads, &g->n_threads, LIST_MOST);
     if (code == CLI_GO && s->shapes) return parse_shapes(s->shapes, g);
-    g->shape[g->n_shapes++] = (bench_shape){(int)s->q_heads, (int)s->kv_heads, (int)s->head_dim, 0, 0};
+    g->shape[g->n_shapes++] =
+        (bench_shape){.q_heads = (int)s->q_heads, .kv_heads = (int)s->kv_heads, .head_dim = (int)s->head_dim};
     return code == CLI_GO ? check_shape(&g->shape[0]) : code;
 }
 
@@ -190,9 +208,11 @@ static int make_arms(const settings *s, cli_arms *arms)
 static int run_grid(const grid *g, bench_plan *plan)
 {
     int code = CLI_GO;
-    for (int i = 0; code == CLI_GO && i < g->n_shapes * g->n_contexts * g->n_threads && !cli_interrupted(); i++) {
-        bench_shape shape = g->shape[i / (g->n_contexts * g->n_threads)];
-        shape.context = g->context[i / g->n_threads % g->n_contexts];
+    const int of_context = g->n_queries * g->n_threads, of_shape = g->n_contexts * of_context;
+    for (int i = 0; code == CLI_GO && i < g->n_shapes * of_shape && !cli_interrupted(); i++) {
+        bench_shape shape = g->shape[i / of_shape];
+        shape.context = g->context[i / of_context % g->n_contexts];
+        shape.queries = g->queries[i / g->n_threads % g->n_queries];
         shape.threads = g->threads[i % g->n_threads];
         code = bench_rows(plan, &shape);
     }
@@ -215,7 +235,7 @@ static int run(const settings *s, const grid *g, const cli_arms *arms)
 {
     size_t cache = machine_last_level_cache();
     int rows = arms->n;
-    const bench_shape one = {1, 1, 32, 2, 1};
+    const bench_shape one = {.q_heads = 1, .kv_heads = 1, .head_dim = 32, .context = 2, .queries = 1, .threads = 1};
     for (int i = 0; bench_peer_bytes(i, &one, 1); i++) rows++;
     bench_plan plan = {.arms = arms,
                        .pool = s->pool ? (size_t)s->pool << 20 : default_pool(cache, rows),
@@ -234,7 +254,7 @@ static int run(const settings *s, const grid *g, const cli_arms *arms)
 int bench_attend(int argc, char **argv)
 {
     grid g;
-    settings s = {.contexts = "4096"};
+    settings s = {.contexts = "4096", .queries = "1"};
     kv_settings_init(&s.kv);
     int code = cli_parse(&syntax, &s, argc, argv);
     if (code == CLI_GO) code = make_grid(&s, &g);

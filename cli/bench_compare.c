@@ -36,9 +36,9 @@ static const cli_syntax syntax = {
 /* What a row is, besides its name; looked up in the row, then in its run. Two rows of one name that differ in any of these are two
  * experiments. */
 static const char *const identity[] = {
-    "phase", "model", "model_hash", "q_heads", "kv_heads",    "head_dim",   "context",     "depth",  "threads",   "tokens",
-    "batch", "pool",  "values",     "texts",   "text_hashes", "text_hash",  "score",       "chunks", "seal_each", "k",
-    "v",     "sink",  "window",     "evict",   "layers",      "exact_bits", "calibration", "cpu"};
+    "phase",  "model", "model_hash", "q_heads", "kv_heads", "head_dim",    "context",    "queries",     "depth",  "threads",
+    "tokens", "batch", "pool",       "values",  "texts",    "text_hashes", "text_hash",  "score",       "chunks", "seal_each",
+    "k",      "v",     "sink",       "window",  "evict",    "layers",      "exact_bits", "calibration", "cpu"};
 enum { N_IDENTITY = sizeof identity / sizeof *identity };
 
 static const json_t *run_of(const json_t *result, const json_t *row)
@@ -52,12 +52,18 @@ static const json_t *look_up(const json_t *result, const json_t *row, const char
     return own ? own : json_object_get(run_of(result, row), key);
 }
 
+/* Results that were saved before there were batches say nothing of queries: one was asked. */
+static bool is_same(const char *key, const json_t *u, const json_t *v)
+{
+    if (u && v) return json_equal(u, v);
+    return u == v || (strcmp(key, "queries") == 0 && json_integer_value(u ? u : v) == 1);
+}
+
 /* NULL, or the first thing in which they differ. */
 static const char *difference(const json_t *a, const json_t *x, const json_t *b, const json_t *y)
 {
     for (int i = 0; i < N_IDENTITY; i++) {
-        const json_t *u = look_up(a, x, identity[i]), *v = look_up(b, y, identity[i]);
-        if (!u != !v || (u && !json_equal(u, v))) return identity[i];
+        if (!is_same(identity[i], look_up(a, x, identity[i]), look_up(b, y, identity[i]))) return identity[i];
     }
     return NULL;
 }

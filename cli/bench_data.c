@@ -32,10 +32,31 @@ static int fill_rows(uint16_t *rows, const bench_shape *s, int keys, uint64_t *s
     return 0;
 }
 
+int bench_history(const bench_shape *s)
+{
+    return s->context - s->queries;
+}
+
+/* The batches of two layers begin at different rows: of many queries each, none is asked of two layers at the same place. */
+int bench_query_rows(const bench_shape *s)
+{
+    return BENCH_QUERIES - 1 + s->queries;
+}
+
+size_t bench_floats(const bench_shape *s)
+{
+    return (size_t)s->queries * (size_t)s->q_heads * (size_t)s->head_dim;
+}
+
+size_t bench_output_bytes(const bench_shape *s, int layers)
+{
+    return (size_t)layers * bench_floats(s) * sizeof(float);
+}
+
 bench_data *bench_data_create(const bench_shape *shape, uint64_t seed)
 {
     size_t rows = (size_t)shape->context * (size_t)shape->kv_heads * (size_t)shape->head_dim;
-    size_t queries = (size_t)BENCH_QUERIES * (size_t)shape->q_heads * (size_t)shape->head_dim;
+    size_t queries = (size_t)bench_query_rows(shape) * (size_t)shape->q_heads * (size_t)shape->head_dim;
     bench_data *d = calloc(1, sizeof *d);
     if (!d) return NULL;
     *d = (bench_data){*shape, malloc(rows * 2), malloc(rows * 2), malloc(queries * sizeof(float))};
@@ -104,33 +125,58 @@ static double distance(const double *want, const float *got, int dim)
     return sqrt(diff / norm); /* NaN in the output stays NaN */
 }
 
-static double layer_error(const bench_arm *arm, const bench_data *d, int layer, float *k, float *v, double *score)
+/* Queries that are checked, spread evenly from the first to the last: all of a long batch would take longer than the rounds. */
+enum { CHECKED = 3 };
+
+static int count_checked(const bench_shape *s)
+{
+    return s->queries < CHECKED ? s->queries : CHECKED;
+}
+
+static int checked_query(const bench_shape *s, int i)
+{
+    int n = count_checked(s);
+    return n == 1 ? 0 : (int)((int64_t)(s->queries - 1) * i / (n - 1));
+}
+
+/* Of one head of one query of the batch, which sees the history and the batch as far as itself. Negative when memory is short. */
+static double head_error(const bench_arm *arm, const bench_data *d, int layer, int head, int query, const float *k,
+                         const float *v)
 {
     const bench_shape *s = &d->shape;
-    int group = s->q_heads / s->kv_heads;
-    double worst = 0, *want = score + s->context;
-    for (int h = 0; h < s->q_heads; h++) {
-        size_t at = (size_t)h * (size_t)s->head_dim;
-        if (h % group == 0 && arm->decode(arm->self, layer, h / group, k, v) != 0) return -1;
-        attend(bench_query(d, layer) + at, k, v, s->context, s->head_dim, score, want);
-        double e = distance(want, arm->output(arm->self, layer) + at, s->head_dim);
-        if (isnan(e)) return INFINITY;
-        worst = fmax(worst, e);
+    const int seen = bench_history(s) + query + 1;
+    const size_t at = ((size_t)query * (size_t)s->q_heads + (size_t)head) * (size_t)s->head_dim;
+    double *score = malloc((size_t)(seen + s->head_dim) * sizeof *score), *want = score ? score + seen : NULL;
+    if (!score) return -1;
+    attend(bench_query(d, layer) + at, k, v, seen, s->head_dim, score, want);
+    double e = distance(want, arm->output(arm->self, layer) + at, s->head_dim);
+    free(score);
+    return isnan(e) ? INFINITY : e;
+}
+
+static double layer_error(const bench_arm *arm, const bench_data *d, int layer, float *k, float *v)
+{
+    const bench_shape *s = &d->shape;
+    const int group = s->q_heads / s->kv_heads, n = count_checked(s);
+    double worst = 0, least = 0;
+    for (int h = 0; h < s->kv_heads; h++) {
+        if (arm->decode(arm->self, layer, h, k, v) != 0) return -1;
+#pragma omp parallel for schedule(dynamic, 1) num_threads(cli_threads_default()) reduction(max : worst) reduction(min : least)
+        for (int i = 0; i < group * n; i++) {
+            double e = head_error(arm, d, layer, h * group + i / n, checked_query(s, i % n), k, v);
+            worst = fmax(worst, e);
+            least = fmin(least, e);
+        }
     }
-    return worst;
+    return least < 0 ? -1 : worst;
 }
 
 double bench_error(const bench_arm *arm, const bench_data *d)
 {
     size_t rows = (size_t)d->shape.context * (size_t)d->shape.head_dim;
     float *k = malloc(2 * rows * sizeof *k);
-    double *score = malloc((size_t)(d->shape.context + d->shape.head_dim) * sizeof *score), error = -1;
-    if (k && score) {
-        double first = layer_error(arm, d, 0, k, k + rows, score);
-        double last = layer_error(arm, d, arm->layers - 1, k, k + rows, score);
-        error = first < 0 || last < 0 ? -1 : fmax(first, last);
-    }
+    if (!k) return -1;
+    double first = layer_error(arm, d, 0, k, k + rows), last = layer_error(arm, d, arm->layers - 1, k, k + rows);
     free(k);
-    free(score);
-    return error;
+    return first < 0 || last < 0 ? -1 : fmax(first, last);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT
- * libllama's own attention as rows of the bench: the graph that it builds for one decoded token (its build_attn_mha), from ggml's
- * public operations, on its CPU backend. Its Hadamard rotation of quantised K and V is left out, in its favour. */
+ * libllama's own attention as rows of the bench: the graph that it builds for one decoded token or a batch (its build_attn_mha), from
+ * ggml's public operations, on its CPU backend. Its Hadamard rotation of quantised K and V is left out, in its favour. */
 #include "bench.h"
 
 #include <ggml-alloc.h>
@@ -32,8 +32,8 @@ typedef struct peer {
     struct ggml_context *inputs, *nodes;
     ggml_backend_buffer_t buffer;
     ggml_gallocr_t allocator;
-    struct ggml_tensor **k, **v, **q, **out; /* [layers] */
-    struct ggml_tensor *mask;
+    struct ggml_tensor **k, **v, **out; /* [layers] */
+    struct ggml_tensor *queries, *mask;
     struct ggml_cgraph *graph;
     int failed;
 } peer;
@@ -50,11 +50,20 @@ static size_t layer_bytes(const variant *p, const bench_shape *s)
     return (row_bytes(p->k, width) + row_bytes(p->v, width)) * (size_t)s->context;
 }
 
+/* The mask, and without flash attention the scores of one layer, twice: ggml multiplies V by a copy in f16. */
+static size_t scratch_bytes(const variant *p, const bench_shape *s)
+{
+    size_t cells = (size_t)s->context * (size_t)s->queries;
+    return p->flash ? 2 * cells : cells * 4 + cells * (size_t)s->q_heads * (4 + 2);
+}
+
 size_t bench_peer_bytes(int i, const bench_shape *shape, size_t pool)
 {
     if (i >= N_VARIANTS) return 0;
-    size_t bytes = layer_bytes(&VARIANTS[i], shape);
-    return bytes * (size_t)bench_layers(bytes, pool);
+    const variant *p = &VARIANTS[i];
+    size_t bytes = layer_bytes(p, shape);
+    int layers = bench_layers(bytes, pool);
+    return bytes * (size_t)layers + bench_output_bytes(shape, layers) + scratch_bytes(p, shape);
 }
 
 /* ---- inputs --------------------------------------------------------------------------------------------------------------- */
@@ -63,50 +72,83 @@ static void new_inputs(peer *p)
 {
     const bench_shape *s = &p->data->shape;
     int64_t width = (int64_t)s->kv_heads * s->head_dim, n = s->context;
-    p->mask = ggml_new_tensor_2d(p->inputs, p->variant->flash ? GGML_TYPE_F16 : GGML_TYPE_F32, n, 1);
+    p->mask = ggml_new_tensor_2d(p->inputs, p->variant->flash ? GGML_TYPE_F16 : GGML_TYPE_F32, n, s->queries);
+    p->queries = ggml_new_tensor_3d(p->inputs, GGML_TYPE_F32, s->head_dim, s->q_heads, bench_query_rows(s));
     for (int l = 0; l < p->layers; l++) {
         p->k[l] = ggml_new_tensor_2d(p->inputs, p->variant->k, width, n);
         p->v[l] = p->variant->flash ? ggml_new_tensor_2d(p->inputs, p->variant->v, width, n)
                                     : ggml_new_tensor_2d(p->inputs, p->variant->v, n, width);
-        p->q[l] = ggml_new_tensor_3d(p->inputs, GGML_TYPE_F32, s->head_dim, s->q_heads, 1);
     }
+}
+
+/* Each query sees what is before it and itself. */
+static void fill_mask(peer *p)
+{
+    const bench_shape *s = &p->data->shape;
+    for (int i = 0; i < s->queries; i++)
+        for (int t = 0; t < s->context; t++) {
+            const size_t at = (size_t)i * (size_t)s->context + (size_t)t;
+            const float x = t <= bench_history(s) + i ? 0 : -INFINITY;
+            if (p->variant->flash)
+                ((ggml_fp16_t *)p->mask->data)[at] = ggml_fp32_to_fp16(x);
+            else
+                ((float *)p->mask->data)[at] = x;
+        }
 }
 
 /* Stores token `t`, as the cache does that holds one token a row. */
 static void put_row(struct ggml_tensor *x, int64_t t, const uint16_t *row, float *wide)
 {
+    char *to = (char *)x->data + (size_t)t * x->nb[1];
     if (x->type == GGML_TYPE_F16) {
-        ggml_backend_tensor_set(x, row, (size_t)t * x->nb[1], (size_t)x->ne[0] * 2);
+        memcpy(to, row, (size_t)x->ne[0] * sizeof *row);
         return;
     }
-    char *packed = (char *)(wide + x->ne[0]);
     ggml_fp16_to_fp32_row((const ggml_fp16_t *)row, wide, x->ne[0]);
-    ggml_quantize_chunk(x->type, wide, packed, 0, 1, x->ne[0], NULL);
-    ggml_backend_tensor_set(x, packed, (size_t)t * x->nb[1], x->nb[1]);
+    ggml_quantize_chunk(x->type, wide, to, 0, 1, x->ne[0], NULL);
 }
 
-static int fill_inputs(peer *p)
+/* Values transposed, a few tokens at a time: whole cache lines are written. */
+static void put_across(const peer *p, int l)
+{
+    enum { TOKENS = 32 };
+    const int width = p->data->shape.kv_heads * p->data->shape.head_dim, n = p->data->shape.context;
+    uint16_t *to = p->v[l]->data;
+    for (int t0 = 0; t0 < n; t0 += TOKENS)
+        for (int c = 0; c < width; c++)
+            for (int t = t0; t < n && t < t0 + TOKENS; t++)
+                to[(size_t)c * (size_t)n + (size_t)t] =
+                    p->data->v[(size_t)bench_row_of(p->data, l, t) * (size_t)width + (size_t)c];
+}
+
+static int fill_layer(const peer *p, int l)
 {
     const bench_shape *s = &p->data->shape;
-    size_t width = (size_t)s->kv_heads * (size_t)s->head_dim, n = (size_t)s->context;
-    float *wide = malloc(2 * width * sizeof *wide);
-    uint16_t *across = malloc(n * width * sizeof *across);
-    for (int l = 0; wide && across && l < p->layers; l++) {
-        for (size_t t = 0; t < n; t++) {
-            size_t from = (size_t)bench_row_of(p->data, l, (int)t) * width;
-            put_row(p->k[l], (int64_t)t, p->data->k + from, wide);
-            if (p->variant->flash)
-                put_row(p->v[l], (int64_t)t, p->data->v + from, wide);
-            else
-                for (size_t c = 0; c < width; c++) across[c * n + t] = p->data->v[from + c];
-        }
-        if (!p->variant->flash) ggml_backend_tensor_set(p->v[l], across, 0, ggml_nbytes(p->v[l]));
-        ggml_backend_tensor_set(p->q[l], bench_query(p->data, l), 0, ggml_nbytes(p->q[l]));
+    const size_t width = (size_t)s->kv_heads * (size_t)s->head_dim;
+    float *wide = malloc(width * sizeof *wide);
+    if (!wide) return -1;
+    for (int t = 0; t < s->context; t++) {
+        const size_t from = (size_t)bench_row_of(p->data, l, t) * width;
+        put_row(p->k[l], t, p->data->k + from, wide);
+        if (p->variant->flash) put_row(p->v[l], t, p->data->v + from, wide);
     }
-    int ok = wide && across;
+    if (!p->variant->flash) put_across(p, l);
     free(wide);
-    free(across);
-    return ok ? 0 : -1;
+    return 0;
+}
+
+/* The CPU backend keeps its tensors in memory of this process. */
+static int fill_inputs(peer *p)
+{
+    int code = 0;
+    fill_mask(p);
+    memcpy(p->queries->data, p->data->q, ggml_nbytes(p->queries));
+#pragma omp parallel for schedule(dynamic, 1) num_threads(cli_threads_default()) reduction(min : code)
+    for (int l = 0; l < p->layers; l++) {
+        int done = fill_layer(p, l);
+        code = done < code ? done : code;
+    }
+    return code;
 }
 
 /* ---- graph ---------------------------------------------------------------------------------------------------------------- */
@@ -118,12 +160,21 @@ static struct ggml_tensor *heads_of(struct ggml_context *c, struct ggml_tensor *
     return ggml_permute(c, view, 0, 2, 1, 3);
 }
 
+/* Those of one batch. */
+static struct ggml_tensor *queries_of(peer *p, int l)
+{
+    const bench_shape *s = &p->data->shape;
+    const struct ggml_tensor *all = p->queries;
+    return ggml_view_3d(p->nodes, p->queries, s->head_dim, s->q_heads, s->queries, all->nb[1], all->nb[2],
+                        (size_t)(l % BENCH_QUERIES) * all->nb[2]);
+}
+
 static struct ggml_tensor *attention(peer *p, int l)
 {
     const bench_shape *s = &p->data->shape;
     struct ggml_context *c = p->nodes;
     float scale = 1.0f / sqrtf((float)s->head_dim);
-    struct ggml_tensor *q = ggml_permute(c, p->q[l], 0, 2, 1, 3), *k = heads_of(c, p->k[l], s);
+    struct ggml_tensor *q = ggml_permute(c, queries_of(p, l), 0, 2, 1, 3), *k = heads_of(c, p->k[l], s);
     if (p->variant->flash) {
         struct ggml_tensor *out = ggml_flash_attn_ext(c, q, k, heads_of(c, p->v[l], s), p->mask, scale, 0, 0);
         ggml_prec_set_acc(out, GGML_PREC_F32);
@@ -135,7 +186,7 @@ static struct ggml_tensor *attention(peer *p, int l)
     ggml_prec_set_acc(kq, GGML_PREC_F32);
     kq = ggml_soft_max_ext(c, kq, p->mask, scale, 0);
     struct ggml_tensor *kqv = ggml_permute(c, ggml_mul_mat(c, v, kq), 0, 2, 1, 3);
-    return ggml_cont_2d(c, kqv, (int64_t)s->head_dim * s->q_heads, 1);
+    return ggml_cont_2d(c, kqv, (int64_t)s->head_dim * s->q_heads, s->queries);
 }
 
 static int build_graph(peer *p)
@@ -235,15 +286,14 @@ static const char *build(peer *p)
     const bench_shape *s = &p->data->shape;
     if (s->head_dim % ggml_blck_size(p->variant->k) || s->head_dim % ggml_blck_size(p->variant->v))
         return "the head size is not a multiple of its block size";
-    p->k = calloc(4 * (size_t)p->layers, sizeof *p->k);
+    p->k = calloc(3 * (size_t)p->layers, sizeof *p->k);
     if (!p->k) return "out of memory";
-    p->v = p->k + p->layers, p->q = p->v + p->layers, p->out = p->q + p->layers;
+    p->v = p->k + p->layers, p->out = p->v + p->layers;
     if (!(p->backend = cpu_backend(s->threads))) return "ggml has no CPU backend here";
-    p->inputs = ggml_init((struct ggml_init_params){ggml_tensor_overhead() * (size_t)(3 * p->layers + 1), NULL, true});
+    p->inputs = ggml_init((struct ggml_init_params){ggml_tensor_overhead() * (size_t)(2 * p->layers + 2), NULL, true});
     if (!p->inputs) return "out of memory";
     new_inputs(p);
     if (!(p->buffer = ggml_backend_alloc_ctx_tensors(p->inputs, p->backend))) return "out of memory";
-    ggml_backend_buffer_clear(p->buffer, 0); /* the mask: everything is visible */
     if (fill_inputs(p) != 0 || build_graph(p) != 0) return "out of memory";
     return NULL;
 }

@@ -22,6 +22,8 @@ typedef struct attend_run {
     trial trial;
 } attend_run;
 
+enum { DEPTH = 64 }; /* room for that of a run, as text */
+
 int bench_stop(void *user)
 {
     (void)user;
@@ -99,7 +101,7 @@ static void fill_trial(attend_run *r, const bench_data *d, const bench_plan *pla
     for (int i = 0; i < r->n_rows; i++) {
         attend_row *row = &r->row[i];
         trial_row *t = &r->trial.row[i];
-        row->floats = (size_t)d->shape.q_heads * (size_t)d->shape.head_dim;
+        row->floats = bench_floats(&d->shape);
         wipe(row);
         run_row(row);
         row->error = bench_error(&row->arm, d);
@@ -155,23 +157,34 @@ void bench_notes(json_t *run, const trial *t)
         result_add_note(run, "BUSY MACHINE: most samples are marked, so no row is judged; repeat this when it is idle");
 }
 
+/* "4096 tokens", or of a batch "512 queries on 8192 tokens": those before it. */
+static const char *depth(const bench_shape *s, char text[DEPTH])
+{
+    if (s->queries == 1)
+        snprintf(text, DEPTH, "%d tokens", s->context);
+    else
+        snprintf(text, DEPTH, "%d queries on %d tokens", s->queries, bench_history(s));
+    return text;
+}
+
 static void add_shape(json_t *o, const bench_shape *s)
 {
     json_object_set_new(o, "q_heads", json_integer(s->q_heads));
     json_object_set_new(o, "kv_heads", json_integer(s->kv_heads));
     json_object_set_new(o, "head_dim", json_integer(s->head_dim));
     json_object_set_new(o, "context", json_integer(s->context));
+    json_object_set_new(o, "queries", json_integer(s->queries));
 }
 
 static void report(const attend_run *r, const bench_data *d, bench_plan *plan)
 {
-    char title[160];
+    char title[160], tokens[DEPTH];
     const bench_shape *s = &d->shape;
     json_t *run = trial_json(&r->trial);
     add_shape(run, s);
     json_object_set_new(run, "pool", json_integer((json_int_t)plan->pool));
-    snprintf(title, sizeof title, "%d query heads, %d KV heads, head size %d, %d tokens, %d thread%s, %d samples", s->q_heads,
-             s->kv_heads, s->head_dim, s->context, s->threads, s->threads == 1 ? "" : "s", r->trial.rounds.rounds);
+    snprintf(title, sizeof title, "%d query heads, %d KV heads, head size %d, %s, %d thread%s, %d samples", s->q_heads,
+             s->kv_heads, s->head_dim, depth(s, tokens), s->threads, s->threads == 1 ? "" : "s", r->trial.rounds.rounds);
     int number = result_add_run(plan->result, run, title);
     bench_notes(run, &r->trial);
     for (int i = 0; i < r->n_rows; i++) {
@@ -180,6 +193,7 @@ static void report(const attend_run *r, const bench_data *d, bench_plan *plan)
         double error = r->trial.row[i].failed ? -1 : fmax(row->error, bench_error(&row->arm, d));
         bool wrong = !is_right(row, error) || !is_right(row, row->error);
         json_object_set_new(o, "context", json_integer(s->context));
+        json_object_set_new(o, "queries", json_integer(s->queries));
         json_object_set_new(o, "cpu", json_string(row->arm.cpu));
         json_object_set_new(o, "error", error < 1e300 ? json_real(error) : json_null());
         json_object_set_new(o, "wrong", json_string(wrong ? "WRONG" : ""));
@@ -187,37 +201,40 @@ static void report(const attend_run *r, const bench_data *d, bench_plan *plan)
         result_add_row(plan->result, number, o);
         plan->wrong |= wrong;
         if (wrong)
-            cli_error("%s at %d tokens: the result is wrong (relative error %.1e, at most %.1e is right)", row->arm.name,
-                      s->context, error, row->ours ? BENCH_ERROR_LIMIT : PEER_LIMIT);
+            cli_error("%s at %s: the result is wrong (relative error %.1e, at most %.1e is right)", row->arm.name,
+                      depth(s, tokens), error, row->ours ? BENCH_ERROR_LIMIT : PEER_LIMIT);
     }
 }
 
 /* ---- one run -------------------------------------------------------------------------------------------------------------- */
 
 /* Everything is held at once, as rows are interleaved: refuse before the machine starts to swap. */
-static int check_memory(const bench_shape *s, int arms, size_t pool)
+static int check_memory(const bench_shape *s, const cli_arms *arms, size_t pool)
 {
+    char tokens[DEPTH];
     int64_t available = cli_memory_available();
     size_t f16 = (size_t)s->context * (size_t)s->kv_heads * (size_t)s->head_dim * 4, need = 2 * f16 + pool, bytes;
+    need += (size_t)bench_query_rows(s) * (size_t)s->q_heads * (size_t)s->head_dim * sizeof(float);
     for (int i = 0; (bytes = bench_peer_bytes(i, s, pool)) != 0; i++) need += bytes;
-    need += (size_t)arms * (pool + 2 * f16);
+    for (int i = 0; i < arms->n; i++) need += bench_fold_bytes(&arms->arm[i], s, pool);
     if (available < 0 || need < (size_t)available) return CLI_GO;
-    cli_error("%d tokens need about %s at once, and %s are free; take a shorter --context or fewer --kv", s->context,
-              cli_bytes((int64_t)need), cli_bytes(available));
+    cli_error("%s need about %s at once, and %s are free; take a shorter --context, a smaller --pool or fewer --kv",
+              depth(s, tokens), cli_bytes((int64_t)need), cli_bytes(available));
     return CLI_CANNOT;
 }
 
 static int measure_rows(attend_run *r, const bench_data *d, bench_plan *plan)
 {
     bench_arm reader;
+    char tokens[DEPTH];
     measure_io io = measure_system;
     io.stop = bench_stop;
     if (bench_read_create(plan->pool, d->shape.threads, &reader) != 0) {
         cli_error("out of memory");
         return CLI_CANNOT;
     }
-    cli_note("%d/%d heads x %d, %d tokens, %d threads: the baseline against itself, then %d rows", d->shape.q_heads,
-             d->shape.kv_heads, d->shape.head_dim, d->shape.context, d->shape.threads, r->n_rows);
+    cli_note("%d/%d heads x %d, %s, %d threads: the baseline against itself, then %d rows", d->shape.q_heads, d->shape.kv_heads,
+             d->shape.head_dim, depth(&d->shape, tokens), d->shape.threads, r->n_rows);
     fill_trial(r, d, plan);
     r->trial.reader = (measure_arm){.run = reader.run, .arm = reader.self, .calls = 1};
     r->trial.read_bytes = (double)reader.bytes;
@@ -230,7 +247,7 @@ static int measure_rows(attend_run *r, const bench_data *d, bench_plan *plan)
 
 int bench_rows(bench_plan *plan, const bench_shape *shape)
 {
-    int code = check_memory(shape, plan->arms->n, plan->pool);
+    int code = check_memory(shape, plan->arms, plan->pool);
     if (code != CLI_GO) return code;
     attend_run *r = cli_alloc(1, sizeof *r);
     bench_data *d = bench_data_create(shape, plan->seed);

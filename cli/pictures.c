@@ -152,6 +152,7 @@ static void add_attend(pictures *p, const json_t *run, const json_t *row)
 {
     char title[200];
     double low, high;
+    if (result_real(run, "queries") > 1) return; /* one token's time against depth; results of before have no such field */
     spread(row, &low, &high);
     snprintf(title, sizeof title, "Attention of one token, a layer: %.0f query and %.0f KV heads of size %.0f, threads %.0f",
              result_real(run, "q_heads"), result_real(run, "kv_heads"), result_real(run, "head_dim"),

@@ -242,6 +242,21 @@ static void test_numbers_without_a_place(void **state)
     json_decref(results);
 }
 
+/* Times of a batch are no times of a token. */
+static void test_batches_are_left_out(void **state)
+{
+    (void)state;
+    json_t *results = results_of("{'kind':'attend','runs':[{'context':64,'queries':8},{'context':64,'queries':1}],'rows':["
+                                 "{'run':0,'name':'x','us_median':70},{'run':1,'name':'x','us_median':9}]}");
+    pictures p;
+    pictures_make(&p, results);
+    assert_int_equal(p.n, 1);
+    assert_int_equal(p.plot[0].series[0].n, 1);
+    assert_true(p.plot[0].series[0].point[0].y == 9);
+    pictures_free(&p);
+    json_decref(results);
+}
+
 /* What is drawn against history stands where it was measured; peaks of several processes have a band. */
 static void test_where_it_was_measured(void **state)
 {
@@ -290,6 +305,7 @@ int main(void)
         cmocka_unit_test(test_page),
         cmocka_unit_test(test_numbers_without_a_place),
         cmocka_unit_test(test_where_it_was_measured),
+        cmocka_unit_test(test_batches_are_left_out),
         cmocka_unit_test(test_layers_and_needles),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
