@@ -57,10 +57,13 @@ static const cli_option options[] = {
 static const cli_syntax syntax = {
     .command = "bench attend",
     .usage = "[OPTIONS]",
-    .about = "Times the attention of one decoded token, or of a batch of prefill, on folded caches and on libllama's own, with "
-             "and without flash attention, in\n"
-             "one run: samples interleaved in shuffled order, inputs that rotate through more memory than the caches hold, the\n"
-             "baseline against itself first, and the read limit of memory beside every row. Results are checked in the same run.",
+    .about =
+        "Times the attention of one decoded token, or of a batch as in prefill, on folded caches and on libllama's own, with "
+        "and\n"
+        "without flash attention, in one run: samples interleaved in shuffled order, inputs that rotate through more memory "
+        "than\n"
+        "the caches hold, the baseline against itself first, and the read limit of memory beside every row. Results are checked\n"
+        "in the same run.",
     .options = options,
 };
 
