@@ -49,6 +49,13 @@ typedef uint32_t kvfi_came_from[4][KVFI_TRELLIS_LANES];
 typedef void (*kvfi_paths)(int32_t bits, const float level[KVFI_TRELLIS_STATES], int32_t n, const float (*y)[KVFI_TRELLIS_LANES],
                            float (*cost)[KVFI_TRELLIS_LANES], kvfi_came_from *from);
 
+/* A table to code with, 2^bits entries, bits 1 to 8: a number is coded as the number of bounds strictly below it, of which there are
+ * 2^bits - 1, ascending, and decoded as level[code]. */
+typedef struct kvfi_ranks {
+    int32_t bits;
+    float bound[256], level[256];
+} kvfi_ranks;
+
 typedef struct kvfi_kernels {
     const char *name;
     kvfi_kind_ops kind[KVF_KINDS];
@@ -85,6 +92,15 @@ typedef struct kvfi_kernels {
      * k << (8 - bits) | h, k < 2^bits, of equals from the lowest, which from[d] keeps; and its own cost is added,
      * (y[d][i] - level[state])^2. f32, nothing fused; no NaN. bits 1 to 4. The same costs and choices on every target. */
     kvfi_paths paths;
+
+    /* Steps of coding a vector of n channels, any n; the same bits on every target.
+     * f32 sum with a fixed tree: 16 interleaved partials (element i into partial i % 16), then halves added pairwise. */
+    float (*dot16)(const float *a, const float *b, int32_t n);
+    /* f16 as f32, and back: to nearest even, magnitudes above 65504 saturate. */
+    void (*widen)(const uint16_t *half, int32_t n, float *x);
+    void (*narrow)(const float *x, int32_t n, uint16_t *half);
+    /* Codes x[i] * factor: codes[n], and decoded[n]. */
+    void (*rank)(const kvfi_ranks *r, const float *x, float factor, int32_t n, uint8_t *codes, float *decoded);
 } kvfi_kernels;
 
 /* Every instruction set once (isa.def), worst first. */

@@ -29,7 +29,8 @@
     X(SOFTMAX, 4e-6, "an own exponential, within 4e-6 of the true one; results below 2^-126 may be 0")                           \
     X(UNFOLD, 0, "one multiplication and one addition, each rounded")                                                            \
     X(HADAMARD, 0, "codes are made from it, so it is exact everywhere")                                                          \
-    X(PATHS, 0, "as above")
+    X(PATHS, 0, "as above")                                                                                                      \
+    X(CODING, 0, "as above")
 
 typedef enum px_entry {
 #define PX_ENUM(entry, bound, reason) PX_##entry,

@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "codec/shared/codebook.h"
 #include "codec/shared/table.h"
+#include "cpu/scalar/scalar.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -98,39 +99,46 @@ static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error,
     return KVF_OK;
 }
 
-/* The two stages, taken apart again: the sum over both signs of the second is twice the first. */
+/* The two stages, in units, and what they add up to. */
 typedef struct stages {
-    int32_t bits, rest;
-    int16_t first[1 << STAGE_BITS], second[1 << STAGE_BITS];
+    kvfi_ranks first, second;
+    float level[256];
 } stages;
 
-static stages split(const kvf_part *part)
+/* Taken apart again: the sum over both signs of the second is twice the first. */
+static void split(const kvf_part *part, stages *s)
 {
-    stages s = {.bits = part->stage, .rest = part->bits - part->stage};
-    const int32_t last = (1 << s.rest) - 1;
-    for (int32_t i = 0; i < 1 << s.bits; i++) s.first[i] = (int16_t)((part->table[i] + part->table[i | last << s.bits]) / 2);
-    for (int32_t i = 0; i <= last; i++) s.second[i] = (int16_t)(part->table[i << s.bits] - s.first[0]);
-    return s;
+    const int32_t bits = part->stage, rest = part->bits - part->stage, last = (1 << rest) - 1;
+    int16_t first[1 << STAGE_BITS], second[1 << STAGE_BITS];
+    for (int32_t i = 0; i < 1 << bits; i++) first[i] = (int16_t)((part->table[i] + part->table[i | last << bits]) / 2);
+    for (int32_t i = 0; i <= last; i++) second[i] = (int16_t)(part->table[i << bits] - first[0]);
+    kvfi_table_ranks(first, bits, 1, &s->first);
+    kvfi_table_ranks(second, rest, 1, &s->second);
+    for (int32_t i = 0; i < 1 << part->bits; i++) s->level[i] = (float)part->table[i] * part->unit;
 }
 
-static void encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain)
+static void encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain, const void *with)
 {
-    const stages s = split(part);
-    const float rms = sqrtf(kvfi_dot16(x, x, part->dim) / (float)part->dim), unit = rms * part->unit;
+    const stages *s = with;
+    uint8_t second[KVFI_DIM_MAX];
+    float left[KVFI_DIM_MAX];
+    const float rms = sqrtf(KVFI_EXACT(part, dot16)(x, x, part->dim) / (float)part->dim), unit = rms * part->unit;
     const float inverse = unit > 0.0f ? 1.0f / unit : 0.0f;
+    KVFI_EXACT(part, rank)(&s->first, x, inverse, part->dim, codes, decoded);
+    for (int32_t d = 0; d < part->dim; d++) left[d] = x[d] * inverse - decoded[d];
+    KVFI_EXACT(part, rank)(&s->second, left, 1, part->dim, second, decoded);
     for (int32_t d = 0; d < part->dim; d++) {
-        const float y = x[d] * inverse;
-        const int32_t first = kvfi_table_nearest(s.first, s.bits, y);
-        const int32_t second = kvfi_table_nearest(s.second, s.rest, y - (float)s.first[first]);
-        codes[d] = (uint8_t)(first | second << s.bits);
-        decoded[d] = (float)part->table[codes[d]] * part->unit;
+        codes[d] = (uint8_t)(codes[d] | second[d] << part->stage);
+        decoded[d] = s->level[codes[d]];
     }
     *plain = rms;
 }
 
 static void encode(const kvf_part *part, float *x, void *record)
 {
-    kvfi_encode_tokens(part, x, record, 1, encode_token);
+    stages s;
+    split(part, &s);
+    kvfi_encode_tokens(part, x, record, 1, encode_token, &s);
 }
 
 const kvf_codec kvfi_codec_rvq = {

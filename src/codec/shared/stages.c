@@ -3,8 +3,9 @@
 
 #include "base/half.h"
 #include "base/text.h"
+#include "codec/shared/pack.h"
 #include "codec/shared/rotation.h"
-#include "gpu/kernels/codes.h"
+#include "cpu/scalar/scalar.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -107,41 +108,44 @@ void kvfi_stages_canonical(kvf_part *part)
 
 float kvfi_dot16(const float *a, const float *b, int32_t n)
 {
-    float sum[16] = {0};
-    for (int32_t i = 0; i < n; i++) sum[i % 16] += a[i] * b[i];
-    for (int32_t half = 8; half; half /= 2)
-        for (int32_t i = 0; i < half; i++) sum[i] += sum[i + half];
-    return sum[0];
+    return kvfi_scalar_dot16(a, b, n);
 }
 
-uint16_t kvfi_norm_scale(int32_t norm, const float *x, const float *c, int32_t n, float plain)
+/* 16 side by side. */
+void kvfi_range(const float *x, int32_t n, float *low, float *high)
 {
+    enum { LANES = 16 };
+    float least[LANES], most[LANES];
+    int32_t i = 0;
+    for (int j = 0; j < LANES; j++) least[j] = most[j] = x[0];
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            least[j] = x[i + j] < least[j] ? x[i + j] : least[j];
+            most[j] = x[i + j] > most[j] ? x[i + j] : most[j];
+        }
+    for (; i < n; i++) {
+        least[0] = x[i] < least[0] ? x[i] : least[0];
+        most[0] = x[i] > most[0] ? x[i] : most[0];
+    }
+    for (int half = LANES / 2; half; half /= 2)
+        for (int j = 0; j < half; j++) {
+            least[j] = least[j + half] < least[j] ? least[j + half] : least[j];
+            most[j] = most[j + half] > most[j] ? most[j + half] : most[j];
+        }
+    *low = least[0], *high = most[0];
+}
+
+uint16_t kvfi_norm_scale(const kvf_part *part, const float *x, const float *c, int32_t n, float plain)
+{
+    const int32_t norm = part->norm;
     if (norm == KVFI_NORM_PLAIN) return kvfi_half_saturated(plain);
-    const float xx = kvfi_dot16(x, x, n), xc = kvfi_dot16(x, c, n), cc = kvfi_dot16(c, c, n);
+    float (*const dot)(const float *, const float *, int32_t) = KVFI_EXACT(part, dot16);
+    const float xx = dot(x, x, n), xc = dot(x, c, n), cc = dot(c, c, n);
     const int near =
         xc > 0 && 4 * xc * xc >= xx * cc; /* from 60 degrees on, the unbiased scale would be twice the length and more */
     if (!(cc > 0)) return 0;
     if (norm == KVFI_NORM_KEPT) return kvfi_half_saturated(sqrtf(xx / cc));
     return kvfi_half_saturated(norm == KVFI_NORM_UNBIASED && near ? xx / xc : xc / cc);
-}
-
-/* Codes of token t: they take the place of its values, which are not needed any more. */
-static uint8_t *codes_of(const kvf_part *part, float *x, int32_t t)
-{
-    return (uint8_t *)(x + t * part->dim);
-}
-
-static void put_codes(const kvf_part *part, float *x, void *record)
-{
-    uint8_t row[KVFI_DIM_MAX] = {0};
-    for (int32_t t = 0; part->side == KVF_V && t < KVF_BLOCK; t++) {
-        memcpy(row, codes_of(part, x, t), (size_t)part->dim);
-        kvfi_codes_put_row(record, part->bits, KVF_BLOCK, part->dim_pad, t, row);
-    }
-    for (int32_t c = 0; part->side == KVF_K && c < part->dim; c++) {
-        for (int32_t t = 0; t < KVF_BLOCK; t++) row[t] = codes_of(part, x, t)[c];
-        kvfi_codes_put_row(record, part->bits, part->dim_pad, KVF_BLOCK, c, row);
-    }
 }
 
 /* ---- the mean of a block ------------------------------------------------------------------------------------------------------- */
@@ -204,20 +208,21 @@ void kvfi_add_mean(const kvf_part *part, const void *record, float *x)
     for (int32_t c = 0; c < part->dim; c++) x[c] += mean[c];
 }
 
-void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, int32_t n, kvfi_token_coder code)
+void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, int32_t n, kvfi_token_coder code, const void *with)
 {
-    uint8_t codes[KVFI_TOKENS_AT_ONCE * KVFI_DIM_MAX];
+    const int32_t dim = part->dim, pad = part->dim_pad;
+    const kvfi_packing packing = kvfi_packing_of(part, record);
+    uint8_t codes[KVFI_PACKED_TOKENS * KVFI_DIM_MAX];
     float decoded[KVFI_TOKENS_AT_ONCE * KVFI_DIM_MAX], plain[KVFI_TOKENS_AT_ONCE];
     uint16_t *scales = kvfi_halves(record, part->scale_offset);
     memset(record, 0, part->bytes);
+    memset(codes, 0, (size_t)KVFI_PACKED_TOKENS * (size_t)pad); /* so is the padding */
     kvfi_rotate_block(part, x);
     if (part->block_mean) kvfi_take_mean(part, x, record);
     for (int32_t t = 0; t < KVF_BLOCK; t += n) {
-        code(part, x + t * part->dim, codes, decoded, plain);
-        for (int32_t i = 0; i < n; i++) {
-            scales[t + i] = kvfi_norm_scale(part->norm, x + (t + i) * part->dim, decoded + i * part->dim, part->dim, plain[i]);
-            memcpy(codes_of(part, x, t + i), codes + i * part->dim, (size_t)part->dim);
-        }
+        code(part, x + t * dim, codes + t % KVFI_PACKED_TOKENS * pad, decoded, plain, with);
+        for (int32_t i = 0; i < n; i++)
+            scales[t + i] = kvfi_norm_scale(part, x + (t + i) * dim, decoded + i * dim, dim, plain[i]);
+        if ((t + n) % KVFI_PACKED_TOKENS == 0) kvfi_pack(&packing, t + n - KVFI_PACKED_TOKENS, 0, pad, codes, (size_t)pad);
     }
-    put_codes(part, x, record);
 }

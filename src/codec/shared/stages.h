@@ -6,6 +6,8 @@
 #include "base/text.h"
 #include "codec/shared/part.h"
 
+#include <math.h>
+
 /* How the scale of a coded vector is corrected, x the vector, c the decoded one before scaling:
  * 0: ||x|| as the codebook assumes; 1: ||x|| / ||c|| (norm kept); 2: ||x||^2 / <x, c> (unbiased), or rule 3 where c points 60 degrees
  * and more away from x; 3: <x, c> / <c, c> (least squares, below 0 when c points backwards). Measured defaults: keys 1, values 2. */
@@ -40,22 +42,37 @@ void kvfi_add_mean(const kvf_part *part, const void *record, float *x);
 /* Appends the stages to part->canonical, which holds "name:" or "name:option=value,". */
 void kvfi_stages_canonical(kvf_part *part);
 
-/* f32 sums with a fixed tree: 16 interleaved partials (element i into partial i % 16), then halves added pairwise. The same bits on
- * every target and vector width. */
+/* The kernel dot16 where no part says which set's to use. */
 float kvfi_dot16(const float *a, const float *b, int32_t n);
 
-/* The f16 scale of a vector x[n] whose decoded form before scaling is c, by one of the rules above; `plain` is that of rule 0. Zero
+/* rintf for magnitudes up to 2^22, without a call: the last place of the sum is 1. */
+static inline float kvfi_round_small(float x)
+{
+    return (x + 0x1.8p23f) - 0x1.8p23f;
+}
+
+/* The same with half away from zero (roundf): the largest float below one half is added to the magnitude. */
+static inline float kvfi_round_away(float x)
+{
+    return (float)(int32_t)(x + copysignf(0x1.fffffep-2f, x));
+}
+
+/* Least and largest of x[n], n at least 1; which of +0 and -0 is not said. */
+void kvfi_range(const float *x, int32_t n, float *low, float *high);
+
+/* The f16 scale of a vector x[n] whose decoded form before scaling is c, by the rule of the part; `plain` is that of rule 0. Zero
  * vectors get 0; magnitudes above 65504 saturate. */
-uint16_t kvfi_norm_scale(int32_t norm, const float *x, const float *c, int32_t n, float plain);
+uint16_t kvfi_norm_scale(const kvf_part *part, const float *x, const float *c, int32_t n, float plain);
 
 enum { KVFI_TOKENS_AT_ONCE = 8 };
 
-/* Codes n tokens x[n][dim] of a rotated codec: codes[n][dim]; before scaling, decoded[n][dim]; and plain[n], the scales of norm rule
- * n0. */
-typedef void (*kvfi_token_coder)(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain);
+/* Codes n tokens x[n][dim] of a rotated codec: codes[n][dim_pad], channels from dim on untouched; before scaling, decoded[n][dim]; and plain[n], the scales of norm rule
+ * n0. `with` is what the codec has made for all tokens of the block. */
+typedef void (*kvfi_token_coder)(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain,
+                                 const void *with);
 
 /* The encode slot of those codecs: transform, code n tokens after n (n divides KVFI_TOKENS_AT_ONCE), correct each scale by the norm
  * rule, pack. */
-void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, int32_t n, kvfi_token_coder code);
+void kvfi_encode_tokens(const kvf_part *part, float *x, void *record, int32_t n, kvfi_token_coder code, const void *with);
 
 #endif

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "codec/shared/table.h"
 
-#include "codec/shared/stages.h"
+#include "cpu/scalar/scalar.h"
 
 #include <math.h>
 
@@ -16,27 +16,17 @@ float kvfi_table_fill(int16_t *entry, int32_t bits, const double *levels)
     return (float)(levels[half - 1] / top);
 }
 
-int32_t kvfi_table_nearest(const int16_t *entry, int32_t bits, float x)
+void kvfi_table_ranks(const int16_t *entry, int32_t bits, float unit, kvfi_ranks *r)
 {
-    int32_t low = 0, high = (1 << bits) - 1;
-    while (low < high) {
-        const int32_t mid = (low + high) / 2;
-        const float boundary = (float)(entry[mid] + entry[mid + 1]) * 0.5f;
-        if (x > boundary)
-            low = mid + 1;
-        else
-            high = mid;
-    }
-    return low;
+    r->bits = bits;
+    for (int32_t i = 0; i < 1 << bits; i++) r->level[i] = (float)entry[i] * unit;
+    for (int32_t i = 0; i + 1 < 1 << bits; i++) r->bound[i] = (float)(entry[i] + entry[i + 1]) * 0.5f;
 }
 
-float kvfi_table_code(const kvfi_table *table, const float *x, int32_t n, uint8_t *codes, float *decoded)
+float kvfi_table_code(const kvf_part *part, const kvfi_ranks *r, float unit, const float *x, int32_t n, uint8_t *codes,
+                      float *decoded)
 {
-    const float rms = sqrtf(kvfi_dot16(x, x, n) / (float)n), unit = rms * table->unit;
-    const float inverse = unit > 0.0f ? 1.0f / unit : 0.0f;
-    for (int32_t i = 0; i < n; i++) {
-        codes[i] = (uint8_t)kvfi_table_nearest(table->entry, table->bits, x[i] * inverse);
-        decoded[i] = (float)table->entry[codes[i]] * table->unit;
-    }
+    const float rms = sqrtf(KVFI_EXACT(part, dot16)(x, x, n) / (float)n), step = rms * unit;
+    KVFI_EXACT(part, rank)(r, x, step > 0.0f ? 1.0f / step : 0.0f, n, codes, decoded);
     return rms;
 }

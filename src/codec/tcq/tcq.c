@@ -62,14 +62,15 @@ static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error,
 static void measure(const kvf_part *part, const float *x, float (*y)[KVFI_TRELLIS_LANES], float *plain)
 {
     for (int i = 0; i < KVFI_TRELLIS_LANES; i++, x += part->dim) {
-        plain[i] = sqrtf(kvfi_dot16(x, x, part->dim) / (float)part->dim);
+        plain[i] = sqrtf(KVFI_EXACT(part, dot16)(x, x, part->dim) / (float)part->dim);
         const float unit = plain[i] * part->unit, inverse = unit > 0.0f ? 1.0f / unit : 0.0f;
         for (int32_t d = 0; d < part->dim; d++) y[d][i] = x[d] * inverse;
     }
 }
 
-static void encode_tokens(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain)
+static void encode_tokens(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain, const void *with)
 {
+    (void)with;
     float level[KVFI_TRELLIS_STATES], (*y)[KVFI_TRELLIS_LANES] = (float(*)[KVFI_TRELLIS_LANES])decoded; /* until it is filled */
     uint8_t state[KVFI_DIM_MAX][KVFI_TRELLIS_LANES];
     for (int s = 0; s < KVFI_TRELLIS_STATES; s++) level[s] = (float)part->table[s];
@@ -77,14 +78,14 @@ static void encode_tokens(const kvf_part *part, const float *x, uint8_t *codes, 
     kvfi_trellis_paths(KVFI_EXACT(part, paths), part->bits, level, part->dim, (const float(*)[KVFI_TRELLIS_LANES])y, state);
     for (int i = 0; i < KVFI_TRELLIS_LANES; i++)
         for (int32_t d = 0; d < part->dim; d++) {
-            codes[i * part->dim + d] = (uint8_t)(state[d][i] & ((1 << part->bits) - 1));
+            codes[i * part->dim_pad + d] = (uint8_t)(state[d][i] & ((1 << part->bits) - 1));
             decoded[i * part->dim + d] = level[state[d][i]] * part->unit;
         }
 }
 
 static void encode(const kvf_part *part, float *x, void *record)
 {
-    kvfi_encode_tokens(part, x, record, KVFI_TRELLIS_LANES, encode_tokens);
+    kvfi_encode_tokens(part, x, record, KVFI_TRELLIS_LANES, encode_tokens, NULL);
 }
 
 const kvf_codec kvfi_codec_tcq = {

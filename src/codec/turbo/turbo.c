@@ -75,17 +75,20 @@ static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error,
     return KVF_OK;
 }
 
-static void encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain)
+static void encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain, const void *ranks)
 {
-    *plain = kvfi_table_code(&(kvfi_table){part->table, part->bits, part->unit}, x, part->dim, codes, decoded);
+    *plain = kvfi_table_code(part, ranks, part->unit, x, part->dim, codes, decoded);
 }
 
 static void encode(const kvf_part *part, float *x, void *record)
 {
-    if (part->kind == KVF_KIND_SUM)
+    kvfi_ranks ranks;
+    if (part->kind == KVF_KIND_SUM) {
         kvfi_sum_encode(part, x, record);
-    else
-        kvfi_encode_tokens(part, x, record, 1, encode_token);
+        return;
+    }
+    kvfi_table_ranks(part->table, part->bits, part->unit, &ranks);
+    kvfi_encode_tokens(part, x, record, 1, encode_token, &ranks);
 }
 
 const kvf_codec kvfi_codec_turbo = {

@@ -6,7 +6,7 @@
 #include "codec/shared/stages.h"
 
 #include "base/text.h"
-#include "gpu/kernels/quant.h"
+#include "cpu/scalar/scalar.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -34,29 +34,49 @@ static int setup(const kvf_spec *spec, int32_t dim, kvf_part *part, char *error,
     return KVF_OK;
 }
 
+static float peak(const float *x, int32_t n)
+{
+    float low, high;
+    kvfi_range(x, n, &low, &high);
+    return fabsf(low) > fabsf(high) ? fabsf(low) : fabsf(high);
+}
+
 static float first_step(const kvf_part *part, const float *x)
 {
-    if (part->bits >= 4) return fabsf(kvfi_group_peak(x, 1, part->dim)) / (float)((1 << (part->bits - 1)) - 1);
-    return sqrtf(kvfi_dot16(x, x, part->dim) / (float)part->dim) * gauss_step[part->bits];
+    if (part->bits >= 4) return peak(x, part->dim) / (float)((1 << (part->bits - 1)) - 1);
+    return sqrtf(KVFI_EXACT(part, dot16)(x, x, part->dim) / (float)part->dim) * gauss_step[part->bits];
+}
+
+/* Levels of x * inverse, of which the lowest is 0. z in whole steps: the nearest one; z between two levels: that above the cell's floor.
+ * The ends are whole numbers, so that they may be held to before rounding. */
+static inline void find_levels(int whole, float inverse, float shift, float top, const float *x, int32_t n, float *level)
+{
+    for (int32_t d = 0; d < n; d++) {
+        const float y = x[d] * inverse, above = y < -shift ? -shift : y, inside = above > top - shift ? top - shift : above;
+        const float near = kvfi_round_small(inside);
+        level[d] = (whole ? near : (float)((int32_t)near - (near > inside))) + shift;
+    }
 }
 
 /* Codes of one token; decoded[d] = code - z; plain: the step. */
-static void encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain)
+static void encode_token(const kvf_part *part, const float *x, uint8_t *codes, float *decoded, float *plain, const void *with)
 {
-    const float step = first_step(part, x), inverse = step > 0 ? 1.0f / step : 0.0f, top = (float)((1 << part->bits) - 1);
-    for (int32_t d = 0; d < part->dim; d++) {
-        /* z in whole steps: round to the nearest level; z between two levels: the level above the cell's floor */
-        float level = part->bits >= 4 ? rintf(x[d] * inverse) + part->zero : floorf(x[d] * inverse) + part->zero + 0.5f;
-        level = level < 0.0f ? 0.0f : level > top ? top : level;
-        codes[d] = (uint8_t)level;
-        decoded[d] = level - part->zero;
-    }
+    const float step = first_step(part, x), inverse = step > 0 ? 1.0f / step : 0.0f, zero = part->zero;
+    const float top = (float)((1 << part->bits) - 1);
+    const int32_t dim = part->dim;
+    if (part->bits >= 4)
+        find_levels(1, inverse, zero, top, x, dim, decoded);
+    else
+        find_levels(0, inverse, zero + 0.5f, top, x, dim, decoded);
+    for (int32_t d = 0; d < dim; d++) codes[d] = (uint8_t)(int32_t)decoded[d];
+    for (int32_t d = 0; d < dim; d++) decoded[d] -= zero;
     *plain = step;
+    (void)with;
 }
 
 static void encode(const kvf_part *part, float *x, void *record)
 {
-    kvfi_encode_tokens(part, x, record, 1, encode_token);
+    kvfi_encode_tokens(part, x, record, 1, encode_token, NULL);
 }
 
 const kvf_codec kvfi_codec_uni = {

@@ -70,6 +70,7 @@ void kvfi_avx2_vector(kvfi_kernels *k);
 void kvfi_avx2_paths(kvfi_kernels *k);
 void kvfi_avx2_softmax(kvfi_kernels *k);
 void kvfi_avx2_hadamard(kvfi_kernels *k);
+void kvfi_avx2_coding(kvfi_kernels *k);
 
 /* One vector and what templates of all sets (cpu/overlay) do with it. */
 enum { LANES = 8 };

@@ -13,4 +13,5 @@ void kvfi_kernels_avx2(kvfi_kernels *k)
     kvfi_avx2_paths(k);
     kvfi_avx2_softmax(k);
     kvfi_avx2_hadamard(k);
+    kvfi_avx2_coding(k);
 }

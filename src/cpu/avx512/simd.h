@@ -54,6 +54,7 @@ void kvfi_avx512_vector_score(const kvf_part *part, const void *record, const vo
 void kvfi_avx512_vector_mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride);
 void kvfi_avx512_softmax(kvfi_kernels *k);
 void kvfi_avx512_hadamard(kvfi_kernels *k);
+void kvfi_avx512_coding(kvfi_kernels *k);
 
 /* One vector and what templates of all sets (cpu/overlay) do with it. */
 enum { LANES = 16 };

@@ -12,4 +12,5 @@ void kvfi_kernels_avx512(kvfi_kernels *k)
     kvfi_avx512_vector(k);
     kvfi_avx512_softmax(k);
     kvfi_avx512_hadamard(k);
+    kvfi_avx512_coding(k);
 }

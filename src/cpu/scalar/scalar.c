@@ -68,4 +68,8 @@ void kvfi_kernels_scalar(kvfi_kernels *k)
     k->hadamard = kvfi_scalar_hadamard;
     k->nearest = kvfi_scalar_nearest;
     k->paths = kvfi_scalar_paths;
+    k->dot16 = kvfi_scalar_dot16;
+    k->widen = kvfi_scalar_widen;
+    k->narrow = kvfi_scalar_narrow;
+    k->rank = kvfi_scalar_rank;
 }

@@ -26,6 +26,11 @@ void kvfi_scalar_nearest(const float *x, int64_t n, int32_t sub, const float *ce
 void kvfi_scalar_paths(int32_t bits, const float level[KVFI_TRELLIS_STATES], int32_t n, const float (*y)[KVFI_TRELLIS_LANES],
                        float (*cost)[KVFI_TRELLIS_LANES], kvfi_came_from *from);
 
+float kvfi_scalar_dot16(const float *a, const float *b, int32_t n);
+void kvfi_scalar_widen(const uint16_t *half, int32_t n, float *x);
+void kvfi_scalar_narrow(const float *x, int32_t n, uint16_t *half);
+void kvfi_scalar_rank(const kvfi_ranks *r, const float *x, float factor, int32_t n, uint8_t *codes, float *decoded);
+
 /* KVF_KIND_VECTOR, for overlays that leave some of it. */
 void kvfi_scalar_vector_score(const kvf_part *part, const void *record, const void *prepared, int32_t n, float *out);
 void kvfi_scalar_vector_mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride);
