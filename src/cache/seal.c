@@ -15,18 +15,6 @@ static const char *staged_row(const kvf_cache *c, const kvf_view *view, const in
     return (const char *)view->data + (cells ? cells[row] : row) * view->token_stride + head * view->head_stride;
 }
 
-static uint16_t to_half(const char *element, int32_t type)
-{
-    uint16_t h;
-    if (type == KVF_F32) {
-        float f;
-        memcpy(&f, element, 4);
-        return kvfi_half_saturated(f);
-    }
-    memcpy(&h, element, 2);
-    return h;
-}
-
 static uint8_t *window_row(const kvf_cache *c, const kvfi_sequence *s, const uint8_t *window, size_t row_bytes, int32_t i,
                            int32_t head)
 {
@@ -38,8 +26,10 @@ static uint8_t *window_row(const kvf_cache *c, const kvfi_sequence *s, const uin
 static void read_staged(const kvfi_open_rows *o, int32_t i, int32_t head, uint16_t *out)
 {
     const char *row = staged_row(o->c, o->view, o->cells, o->run, i - o->s->open, head);
-    size_t size = o->view->type == KVF_F32 ? 4 : 2;
-    for (int32_t d = 0; d < o->dim; d++) out[d] = to_half(row + size * (size_t)d, o->view->type);
+    if (o->view->type == KVF_F32)
+        o->c->g.kernels.narrow((const float *)(const void *)row, o->dim, out);
+    else
+        memcpy(out, row, (size_t)o->dim * sizeof *out);
 }
 
 /* The same whether the row was in the window or not: what the window does to a row is done to all. */
@@ -58,7 +48,7 @@ void kvfi_read_open(const kvfi_open_rows *o, int32_t i, int32_t head, uint16_t *
         return;
     }
     kvfi_row_get(bits, row, o->dim, x);
-    for (int32_t d = 0; d < o->dim; d++) out[d] = kvfi_half_saturated(x[d]);
+    o->c->g.kernels.narrow(x, o->dim, out);
 }
 
 kvfi_open_rows kvfi_open_keys(const kvf_cache *c, const kvfi_sequence *s, const kvfi_run *r, int store)
@@ -89,7 +79,7 @@ static void load_block(const kvfi_open_rows *o, int32_t first, int32_t head, flo
     uint16_t half[1024];
     for (int32_t t = 0; t < KVF_BLOCK; t++) {
         kvfi_read_open(o, first + t, head, half);
-        kvfi_load_row(half, 0, o->dim, x + t * o->dim);
+        o->c->g.kernels.widen(half, o->dim, x + t * o->dim);
     }
 }
 

@@ -127,9 +127,18 @@ void kvfi_rotation_fill(const kvf_rotation *rot, double *work, float *matrix)
 
 /* ---- transforms --------------------------------------------------------------------------------------------------------------- */
 
-static void flip(const kvf_rotation *rot, int round, float *x)
+/* Bits of signs are spread once for all vectors. */
+static void flip(const kvf_rotation *rot, int round, float *x, size_t stride, int32_t n)
 {
-    for (int32_t c = 0; c < rot->size; c++) x[c] = rot->minus[round][c / 32] >> c % 32 & 1 ? -x[c] : x[c];
+    const int32_t size = rot->size;
+    uint32_t sign[KVFI_DIM_MAX], bits;
+    for (int32_t c = 0; c < size; c++) sign[c] = rot->minus[round][c / 32] >> c % 32 << 31;
+    for (int32_t v = 0; v < n; v++, x += stride)
+        for (int32_t c = 0; c < size; c++) {
+            memcpy(&bits, x + c, sizeof bits);
+            bits ^= sign[c];
+            memcpy(x + c, &bits, sizeof bits);
+        }
 }
 
 /* Signed sums across runs of `run` channels: x[odd][run]. sign[j][i] is 1 or -1: what output i takes channel j with. All outputs side by
@@ -193,7 +202,7 @@ void kvfi_rotate(const kvf_rotation *rot, kvfi_hadamard hadamard, float *x, size
 {
     for (int32_t v = 0; rot->kind == KVF_ROT_HAAR && v < n; v++) turn(rot, x + (size_t)v * stride);
     for (int r = 0; r < rounds(rot); r++) {
-        for (int32_t v = 0; rot->kind != KVF_ROT_H && v < n; v++) flip(rot, r, x + (size_t)v * stride);
+        if (rot->kind != KVF_ROT_H) flip(rot, r, x, stride, n);
         hadamard(x, stride, n, rot->size, rot->block);
         odd_step(rot, x, stride, n, 0);
     }
@@ -205,7 +214,7 @@ void kvfi_rotate_back(const kvf_rotation *rot, kvfi_hadamard hadamard, float *x,
     for (int r = rounds(rot) - 1; r >= 0; r--) {
         odd_step(rot, x, stride, n, 1);
         hadamard(x, stride, n, rot->size, rot->block);
-        for (int32_t v = 0; rot->kind != KVF_ROT_H && v < n; v++) flip(rot, r, x + (size_t)v * stride);
+        if (rot->kind != KVF_ROT_H) flip(rot, r, x, stride, n);
     }
 }
 
