@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "codec/shared/layout.h"
+#include "codec/shared/pack.h"
 #include "codec_inputs.h"
 #include "gpu/kernels/codes.h"
 
@@ -84,6 +85,26 @@ static void documented_places(void **state)
     }
 }
 
+/* kvfi_pack of codes[reduction][lanes], first all channels at once, then 16 at a time and the last ones first. */
+static void packs_the_same(kvf_side side, int bits, int width, const uint8_t *codes, const uint8_t *want, size_t bytes)
+{
+    const size_t row = (size_t)width, junk = 5; /* rows are apart */
+    uint8_t *tokens = ci_alloc(KVF_BLOCK * (row + junk)), *got = ci_alloc(2 * bytes);
+    memset(tokens, 255, KVF_BLOCK * (row + junk));
+    for (int t = 0; t < KVF_BLOCK; t++)
+        for (int c = 0; c < width; c++)
+            tokens[(size_t)t * (row + junk) + (size_t)c] = side == KVF_K ? codes[c * KVF_BLOCK + t] : codes[t * width + c];
+    const kvfi_packing whole = {side, bits, width, got}, some = {side, bits, width, got + bytes};
+    for (int t = KVF_BLOCK - KVFI_PACKED_TOKENS; t >= 0; t -= KVFI_PACKED_TOKENS) {
+        const uint8_t *from = tokens + (size_t)t * (row + junk);
+        kvfi_pack(&whole, t, 0, width, from, row + junk);
+        for (int c = width - 16; c >= 0; c -= 16) kvfi_pack(&some, t, c, 16, from + c, row + junk);
+    }
+    assert_memory_equal(got, want, bytes);
+    assert_memory_equal(got + bytes, want, bytes);
+    free(tokens), free(got);
+}
+
 static void what_is_put_is_got(void **state)
 {
     (void)state;
@@ -92,21 +113,20 @@ static void what_is_put_is_got(void **state)
         for (int m = 0; m < MATRICES; m++) {
             int reduction = matrices[m].reduction, lanes = matrices[m].lanes;
             size_t bytes = kvfi_codes_bytes(bits, reduction, lanes), n = (size_t)reduction * (size_t)lanes;
-            uint8_t *single = ci_alloc(bytes), *rows = ci_alloc(bytes), *codes = ci_alloc(n), *back = ci_alloc(n);
+            uint8_t *single = ci_alloc(bytes), *codes = ci_alloc(n), *back = ci_alloc(n);
             for (size_t i = 0; i < n; i++) codes[i] = (uint8_t)(ci_next(&seed) & ((1u << bits) - 1));
-            for (int r = 0; r < reduction; r++) {
-                kvfi_codes_put_row(rows, bits, reduction, lanes, r, codes + r * lanes);
+            for (int r = 0; r < reduction; r++)
                 for (int l = 0; l < lanes; l++) kvfi_code_put(single, bits, reduction, lanes, r, l, codes[r * lanes + l]);
-            }
-            assert_memory_equal(single, rows, bytes);
+            if (reduction == 64) packs_the_same(KVF_V, bits, lanes, codes, single, bytes);
+            if (lanes == 64) packs_the_same(KVF_K, bits, reduction, codes, single, bytes);
             for (int r = 0; r < reduction; r++) {
                 for (int l = 0; l < lanes; l++)
                     assert_int_equal(kvfi_code_get(single, bits, reduction, lanes, r, l), codes[r * lanes + l]);
                 for (int l = 0; l < lanes; l += 16)
-                    kvfi_codes_get_row(rows, bits, reduction, lanes, r, l, 16, back + r * lanes + l);
+                    kvfi_codes_get_row(single, bits, reduction, lanes, r, l, 16, back + r * lanes + l);
             }
             assert_memory_equal(codes, back, n);
-            free(single), free(rows), free(codes), free(back);
+            free(single), free(codes), free(back);
         }
 }
 

@@ -2,14 +2,16 @@
  * q8_0 and q4_0: the codes and scales that ggml's reference quantiser makes for groups of 32 channels of a token, in our
  * arrangement. The last group of a head may be short. rot=h transforms the channels first, as llama.cpp does; the other stages of
  * rotated codecs (codec/shared/stages.h) are off unless asked for. */
+#include "codec/shared/pack.h"
 #include "codec/shared/rotation.h"
 #include "codec/shared/stages.h"
 #include "gpu/kernels/quant.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-enum { GROUP = 32, GROUPS_MAX = KVFI_DIM_MAX / GROUP };
+enum { GROUP = 32 };
 
 static int setup_bits(const kvf_spec *spec, int32_t dim, int32_t bits, kvf_part *part, char *error, size_t size)
 {
@@ -39,43 +41,53 @@ static int setup_q4_0(const kvf_spec *spec, int32_t dim, kvf_part *part, char *e
     return setup_bits(spec, dim, 4, part, error, size);
 }
 
-static int code(int bits, float x, float inverse)
+/* kvfi_group_peak of adjacent channels: order matters only where the least is minus the largest. */
+static float peak(const float *x, int n)
 {
-    return bits == 8 ? kvfi_q8_0_code(x, inverse) : kvfi_q4_0_code(x, inverse);
+    float low, high;
+    kvfi_range(x, n, &low, &high);
+    if (fabsf(low) == fabsf(high)) return kvfi_group_peak(x, 1, n);
+    return fabsf(low) > fabsf(high) ? low : high;
 }
 
-/* Scales of all groups of all tokens; inverse[group][token] is what codes are made with. */
-static void make_scales(const kvf_part *part, const float *x, uint16_t *scales, float inverse[][KVF_BLOCK])
+/* kvfi_q8_0_code and kvfi_q4_0_code of a group. */
+static void code_8(const float *x, int n, float inverse, uint8_t *codes)
 {
-    for (int g = 0; g < part->n_cg; g++)
-        for (int t = 0; t < KVF_BLOCK; t++) {
-            int first = g * GROUP, n = part->dim - first < GROUP ? part->dim - first : GROUP;
-            float peak = kvfi_group_peak(x + t * part->dim + first, 1, n);
-            float scale = part->bits == 8 ? kvfi_q8_0_scale(peak) : kvfi_q4_0_scale(peak);
-            scales[g * KVF_BLOCK + t] = kvfi_half_saturated(scale);
-            inverse[g][t] = kvfi_inverse_scale(scale);
-        }
+    for (int i = 0; i < n; i++) codes[i] = (uint8_t)((int32_t)kvfi_round_away(x[i] * inverse) + 128);
+}
+
+static void code_4(const float *x, int n, float inverse, uint8_t *codes)
+{
+    for (int i = 0; i < n; i++) {
+        const int32_t code = (int32_t)(x[i] * inverse + 8.5f);
+        codes[i] = (uint8_t)(code > 15 ? 15 : code);
+    }
+}
+
+/* Codes of token t, and the scales of its groups. */
+static void encode_token(const kvf_part *part, const float *x, int t, uint16_t *scales, uint8_t *codes)
+{
+    for (int g = 0; g < part->n_cg; g++) {
+        const int first = g * GROUP, n = part->dim - first < GROUP ? part->dim - first : GROUP;
+        const float top = peak(x + first, n), scale = part->bits == 8 ? kvfi_q8_0_scale(top) : kvfi_q4_0_scale(top);
+        (part->bits == 8 ? code_8 : code_4)(x + first, n, kvfi_inverse_scale(scale), codes + first);
+        scales[g * KVF_BLOCK + t] = kvfi_half_saturated(scale);
+    }
 }
 
 static void encode(const kvf_part *part, float *x, void *record)
 {
-    float inverse[GROUPS_MAX][KVF_BLOCK];
-    uint8_t row[KVFI_DIM_MAX] = {0};
-    int dim = part->dim, bits = part->bits;
+    const kvfi_packing packing = kvfi_packing_of(part, record);
+    const int dim = part->dim, pad = part->dim_pad;
+    uint8_t codes[KVFI_PACKED_TOKENS * KVFI_DIM_MAX];
     memset(record, 0, part->bytes);
+    memset(codes, 0, (size_t)KVFI_PACKED_TOKENS * (size_t)pad); /* so is the padding */
     kvfi_rotate_block(part, x);
     if (part->block_mean) kvfi_take_mean(part, x, record);
-    make_scales(part, x, kvfi_halves(record, part->scale_offset), inverse);
-    if (part->side == KVF_K) {
-        for (int c = 0; c < dim; c++) {
-            for (int t = 0; t < KVF_BLOCK; t++) row[t] = (uint8_t)code(bits, x[t * dim + c], inverse[c / GROUP][t]);
-            kvfi_codes_put_row(record, bits, part->dim_pad, KVF_BLOCK, c, row);
-        }
-    } else {
-        for (int t = 0; t < KVF_BLOCK; t++) {
-            for (int c = 0; c < dim; c++) row[c] = (uint8_t)code(bits, x[t * dim + c], inverse[c / GROUP][t]);
-            kvfi_codes_put_row(record, bits, KVF_BLOCK, part->dim_pad, t, row);
-        }
+    for (int t = 0; t < KVF_BLOCK; t += KVFI_PACKED_TOKENS) {
+        for (int i = 0; i < KVFI_PACKED_TOKENS; i++)
+            encode_token(part, x + (t + i) * dim, t + i, kvfi_halves(record, part->scale_offset), codes + i * pad);
+        kvfi_pack(&packing, t, 0, pad, codes, (size_t)pad);
     }
 }
 

@@ -46,22 +46,4 @@ KVF_FN void kvfi_codes_get_row(const KVF_GLOBAL uint8_t *codes, int bits, int re
     }
 }
 
-/* ORs the codes (r, 0 .. lanes-1) into zeroed memory. */
-KVF_FN void kvfi_codes_put_row(KVF_GLOBAL uint8_t *codes, int bits, int reduction, int lanes, int r,
-                               const KVF_PRIVATE uint8_t *row)
-{
-    for (int g = 0; g < lanes; g += 16) {
-        int low = 0;
-        for (int p = 0; kvfi_plane_width[bits][p]; p++) {
-            kvfi_where at = kvfi_code_at(bits, reduction, lanes, r, g, p);
-            int width = kvfi_plane_width[bits][p], mask = (1 << width) - 1;
-            for (int i = 0; i < 16; i++) {
-                size_t byte = at.byte + (size_t)i * 4;
-                codes[byte] = (uint8_t)(codes[byte] | (row[g + i] >> low & mask) << at.shift);
-            }
-            low += width;
-        }
-    }
-}
-
 #endif
