@@ -85,7 +85,7 @@ typedef struct kvf_part {
     int32_t has_min;    /* value = code * scale + min; otherwise value = (code - zero) * scale */
     float zero;         /* used when has_min is 0 */
     int16_t table[256]; /* KVF_KIND_TABLE: value = table[code] * unit * scale; up to 5 bits each entry fits an int8. TRELLIS: all
-                             256 are used and fit an int8 */
+                             256 are used and fit an int8, and table[255 - i] = -table[i] */
     float unit;
     int32_t sub;        /* KVF_KIND_VECTOR: channels of a sub-vector, 2, 4 or 8; dim is a multiple */
     int32_t per_head;   /* ... 1: every KV head has centroids of its own */

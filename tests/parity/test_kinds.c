@@ -262,9 +262,12 @@ static void invent_table(kvf_part *part, uint64_t *state)
     part->unit = (float)(0.02 + ci_uniform(state) / 64);
     part->zero = 3; /* means nothing to a table */
     for (int i = 0; i < 1 << part->bits; i++) part->table[i] = (int16_t)(ci_uniform(state) * (top + 0.9));
-    for (int i = 0; i < 256 && part->kind == KVF_KIND_TRELLIS; i++) part->table[i] = (int16_t)(ci_uniform(state) * 127.9);
     part->table[0] = (int16_t)top;
-    part->table[part->kind == KVF_KIND_TRELLIS ? 255 : (1 << part->bits) - 1] = (int16_t)-top;
+    part->table[(1 << part->bits) - 1] = (int16_t)-top;
+    for (int i = 0; i < 128 && part->kind == KVF_KIND_TRELLIS; i++) {
+        part->table[i] = (int16_t)(i ? ci_uniform(state) * 127.9 : top);
+        part->table[255 - i] = (int16_t)-part->table[i];
+    }
 }
 
 static kvf_part invent(kvf_kind kind, kvf_side side, int bits, int group, int has_min, int dim)

@@ -325,6 +325,24 @@ static inline void look_up(const uint8_t *entry, int bits, int n, uint8_t *bytes
     }
 }
 
+/* i and 255 - i are looked up as one, then turned round. An index beyond the sixteen reaches the top bit, for which a shuffle gives 0. */
+static inline void look_up_states(const uint8_t *entry, int n, uint8_t *bytes)
+{
+    const __m256i beyond = _mm256_set1_epi8(0x70), zero = _mm256_setzero_si256();
+    for (int i = 0; i < n; i += 32) {
+        const __m256i codes = _mm256_loadu_si256((const __m256i *)(const void *)(bytes + i));
+        const __m256i upper = _mm256_cmpgt_epi8(zero, codes), index = _mm256_xor_si256(codes, upper);
+        __m256i x = zero;
+        KVFI_UNROLL
+        for (int part = 0; part < 8; part++) {
+            const __m256i at = _mm256_adds_epu8(_mm256_xor_si256(index, _mm256_set1_epi8((char)(part * 16))), beyond);
+            const __m128i sixteen = _mm_loadu_si128((const __m128i *)(const void *)(entry + part * 16));
+            x = _mm256_or_si256(x, _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(sixteen), at));
+        }
+        _mm256_storeu_si256((__m256i *)(void *)(bytes + i), _mm256_sub_epi8(_mm256_xor_si256(x, upper), upper));
+    }
+}
+
 KVFI_INLINE __m256 magnitude8(__m256 x)
 {
     return _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
@@ -499,8 +517,6 @@ static void widen(const uint16_t *from, int n, float *to)
 void kvfi_avx2_coded(kvfi_kernels *k)
 {
     static const kvf_kind kinds[] = {KVF_KIND_TOKEN, KVF_KIND_TABLE, KVF_KIND_CHANNEL};
-    for (int i = 0; i < 3; i++) {
-        planes_entries(&k->kind[kinds[i]], 0);
-        k->kind[kinds[i]].unfold = coded_unfold;
-    }
+    planes_entries(k, 0);
+    for (int i = 0; i < 3; i++) k->kind[kinds[i]].unfold = coded_unfold;
 }

@@ -100,6 +100,27 @@ KVFI_INLINE int nested(int bits, int look)
     return bits == 4 && !look;
 }
 
+/* Sixteen entries at a time; lanes whose index lies in another sixteen are left alone. */
+static inline void look_up(const uint8_t *table, int bits, int n, uint8_t *bytes)
+{
+    for (int i = 0; i < n; i += 64) {
+        const __m512i codes = line_at(bytes + i), high = _mm512_andnot_si512(low_bits(4), codes);
+        const __m512i low = _mm512_and_si512(codes, low_bits(4)); /* a shuffle gives 0 for an index of 128 and more */
+        __m512i x = _mm512_setzero_si512();
+        for (int part = 0; part == 0 || part * 16 < 1 << bits; part++) {
+            const __mmask64 here = _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8((char)(part * 16)));
+            const __m512i sixteen = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(table + part * 16)));
+            x = _mm512_mask_shuffle_epi8(x, here, sixteen, low);
+        }
+        _mm512_storeu_si512(bytes + i, x);
+    }
+}
+
+static inline void look_up_states(const uint8_t *table, int n, uint8_t *bytes)
+{
+    look_up(table, 8, n, bytes);
+}
+
 enum { PAIRS_APART = 0 };
 
 #include "cpu/avx512/products.h"

@@ -8,6 +8,7 @@
  *   open_unpack(bits, look, pair, table)
  *   code_bytes(panel, bits, look, unpack, pair, q, odd, c)      the codes, or entries, of quad q: c[h] of group 2 * pair + h
  *   nested(bits, look)                             1: c[1] still has the codes of c[0] below its own
+ *   look_up(table, bits, n, bytes)                 see overlay/planes.h
  *   PAIRS_APART                                    1: `pair` is a constant in these, at the price of twice the code */
 #ifndef KVFI_AVX512_PRODUCTS_H
 #define KVFI_AVX512_PRODUCTS_H
@@ -193,22 +194,6 @@ KVFI_INLINE void product_of(const panel *p, int bits, int look, const uint8_t *t
 
 /* ---- everything around them ------------------------------------------------------------------------------------------------ */
 
-/* Sixteen entries at a time; lanes whose index lies in another sixteen are left alone. */
-static inline void look_up(const uint8_t *table, int bits, int n, uint8_t *bytes)
-{
-    for (int i = 0; i < n; i += 64) {
-        const __m512i codes = line_at(bytes + i), high = _mm512_andnot_si512(low_bits(4), codes);
-        const __m512i low = _mm512_and_si512(codes, low_bits(4)); /* a shuffle gives 0 for an index of 128 and more */
-        __m512i x = _mm512_setzero_si512();
-        for (int part = 0; part == 0 || part * 16 < 1 << bits; part++) {
-            const __mmask64 here = _mm512_cmpeq_epi8_mask(high, _mm512_set1_epi8((char)(part * 16)));
-            const __m512i sixteen = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i *)(const void *)(table + part * 16)));
-            x = _mm512_mask_shuffle_epi8(x, here, sixteen, low);
-        }
-        _mm512_storeu_si512(bytes + i, x);
-    }
-}
-
 static float limits(const float *x, int n)
 {
     __m512 top = _mm512_setzero_ps();
@@ -320,9 +305,7 @@ KVFI_INLINE void fold_quads_of(const uint16_t *scale, const uint16_t *min, float
 
 static void coded_entries(kvfi_kernels *k)
 {
-    planes_entries(&k->kind[KVF_KIND_TOKEN], 1);
-    planes_entries(&k->kind[KVF_KIND_TABLE], 1);
-    planes_entries(&k->kind[KVF_KIND_CHANNEL], 1);
+    planes_entries(k, 1);
 }
 
 #endif

@@ -157,6 +157,23 @@ KVFI_INLINE unpack open_unpack(int bits, int look, int pair, const uint8_t *tabl
     return u;
 }
 
+/* 128 entries at a time; what is beyond the table is never asked for. */
+static inline void look_up(const uint8_t *table, int bits, int n, uint8_t *bytes)
+{
+    const __m512i a = line_at(table), b = line_at(table + 64), c = line_at(table + 128), d = line_at(table + 192);
+    for (int i = 0; i < n; i += 64) {
+        const __m512i codes = line_at(bytes + i);
+        __m512i x = _mm512_permutex2var_epi8(a, codes, b);
+        if (bits == 8) x = _mm512_mask_blend_epi8(_mm512_movepi8_mask(codes), x, _mm512_permutex2var_epi8(c, codes, d));
+        _mm512_storeu_si512(bytes + i, x);
+    }
+}
+
+static inline void look_up_states(const uint8_t *table, int n, uint8_t *bytes)
+{
+    look_up(table, 8, n, bytes);
+}
+
 enum { PAIRS_APART = 1 };
 
 #include "cpu/avx512/products.h"

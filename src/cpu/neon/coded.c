@@ -172,8 +172,6 @@ static void widen(const uint16_t *from, int n, float *to)
 void kvfi_neon_coded(kvfi_kernels *k)
 {
     static const kvf_kind kinds[] = {KVF_KIND_TOKEN, KVF_KIND_TABLE, KVF_KIND_CHANNEL};
-    for (int i = 0; i < 3; i++) {
-        planes_entries(&k->kind[kinds[i]], 0);
-        k->kind[kinds[i]].unfold = coded_unfold;
-    }
+    planes_entries(k, 0);
+    for (int i = 0; i < 3; i++) k->kind[kinds[i]].unfold = coded_unfold;
 }

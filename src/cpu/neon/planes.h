@@ -76,6 +76,11 @@ static inline void look_up(const uint8_t *entry, int bits, int n, uint8_t *bytes
     }
 }
 
+static inline void look_up_states(const uint8_t *entry, int n, uint8_t *bytes)
+{
+    look_up(entry, 8, n, bytes);
+}
+
 static float limits(const float *x, int n)
 {
     float32x4_t top = vdupq_n_f32(0);

@@ -41,5 +41,5 @@ void kvfi_neon_tile(kvfi_kernels *k)
 {
     k->tile_score = tile_score;
     k->tile_mix = tile_mix;
-    k->kind[KVF_KIND_TRELLIS] = trellis_ops;
+    k->kind[KVF_KIND_TRELLIS].unfold = trellis_unfold;
 }

@@ -91,7 +91,5 @@ KVFI_INLINE void store_quads(int16x8_t eight, quad *to)
 
 void kvfi_neondot_coded(kvfi_kernels *k)
 {
-    planes_entries(&k->kind[KVF_KIND_TOKEN], 1);
-    planes_entries(&k->kind[KVF_KIND_TABLE], 1);
-    planes_entries(&k->kind[KVF_KIND_CHANNEL], 1);
+    planes_entries(k, 1);
 }

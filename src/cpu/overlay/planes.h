@@ -17,6 +17,7 @@
  *       what `product` says (overlay/record.h), pair of groups by pair, groups 2 pair and 2 pair + 1 of the panel; each quad also
  *       fetches the next bytes of `ahead`. look 0: codes as they are; 4, 5: bytes from `entry`, 16 or 32 of them
  *   look_up(entry, bits, n, bytes)      bytes[i] = entry[bytes[i]] for n bytes, a multiple of 64
+ *   look_up_states(entry, n, bytes)     the same with 256 entries, of which entry[255 - i] = 256 - entry[i]
  *   limits(x, n)                        max |x[i]|
  *   above_of(x, limit)                  bit i: |x[i]| > limit, for 16 floats
  *   to_quads(x, n, inverse, m)          m[i / 4] = x[i] * inverse rounded to integers; returns their sum. All n a multiple of 4
@@ -30,6 +31,7 @@
 #define KVFI_OVERLAY_PLANES_H
 
 #include "cpu/overlay/record.h"
+#include "cpu/overlay/states.h"
 
 /* X(bits, look): what inner loops are compiled for. A table of up to 16 entries is one of 16. */
 #define PLANES(X) X(1, 0) X(2, 0) X(3, 0) X(4, 0) X(5, 0) X(6, 0) X(7, 0) X(8, 0) X(1, 4) X(2, 4) X(3, 4) X(4, 4) X(5, 5)
@@ -62,7 +64,8 @@ static void run_product(const panel *p, int look, const uint8_t *entry, int nv, 
 
 /* ---- levels: which bytes stand for codes ----------------------------------------------------------------------------------- */
 
-/* value = (byte - zero) * factor, where byte is the code or looked up. Tables of more than 32 entries have two levels. */
+/* value = (byte - zero) * factor, where byte is the code or looked up. Tables of more than 32 entries have two levels; those of a
+ * trellis are entries of an int8 for its states, one level. */
 typedef struct level {
     int look, spread; /* spread: looked up before the product, not inside it */
     float factor, zero;
@@ -71,16 +74,18 @@ typedef struct level {
 
 static int open_levels(const kvf_part *part, level l[2])
 {
-    const int n = 1 << part->bits, two = part->bits > 5;
+    const int trellis = part->kind == KVF_KIND_TRELLIS, n = 1 << part->bits, two = part->bits > 5;
     l[0].look = l[0].spread = 0, l[0].factor = 1, l[0].zero = part->has_min ? 0.5f * (float)(n - 1) : part->zero;
-    if (part->kind != KVF_KIND_TABLE) return 1;
-    for (int i = 0; i < 32 && !two; i++) l[0].table[i] = (uint8_t)(part->table[i] + 128);
+    if (!is_looked_up(part)) return 1;
+    for (int i = 0; trellis && i < 1 << STATE_BITS; i++) l[0].table[i] = (uint8_t)(part->table[i] + 128);
+    for (int i = 0; i < 32 && !two && !trellis; i++) l[0].table[i] = (uint8_t)(part->table[i] + 128);
     for (int i = 0; i < n && two; i++) {
         const int entry = part->table[i] + 32768;
         l[0].table[i] = (uint8_t)(entry >> 8);
         l[1].table[i] = (uint8_t)entry;
     }
-    l[0].look = part->bits == 5 ? 5 : 4, l[0].spread = two, l[0].factor = part->unit * (two ? 256.0f : 1.0f), l[0].zero = 128;
+    l[0].look = part->bits == 5 ? 5 : 4, l[0].spread = two || trellis, l[0].factor = part->unit * (two ? 256.0f : 1.0f),
+    l[0].zero = 128;
     l[1].look = 0, l[1].spread = 1, l[1].factor = part->unit, l[1].zero = 0;
     return two ? 2 : 1;
 }
@@ -91,11 +96,15 @@ typedef struct plane_room {
 } plane_room;
 
 /* A chunk with full lines, packed; a short one, or one to be looked up first, as bytes. Returns what is left to look up for dots. */
-static int spread_plane(const matrix *x, const level *l, panel *p, plane_room *room)
+static int spread_plane(const matrix *x, const level *l, int chunk, panel *p, plane_room *room)
 {
-    const int quads = x->reduction / 4, n = quads * p->groups * 64;
+    const int quads = x->reduction / 4, n = quads * p->groups * 64, trellis = x->part->kind == KVF_KIND_TRELLIS;
     spread_codes(p, quads, room->byte);
-    if (x->part->kind == KVF_KIND_TABLE) look_up(l->table, p->bits, n, room->byte);
+    if (trellis) make_states(x, chunk, p->groups, room->byte);
+    if (trellis)
+        look_up_states(l->table, n, room->byte);
+    else if (is_looked_up(x->part))
+        look_up(l->table, p->bits, n, room->byte);
     memset(room->byte + n, 0, 64);
     p->plane[0] = room->byte, p->bits = 8;
     return 0;
@@ -105,8 +114,8 @@ static inline int open_plane(const matrix *x, const level *l, int chunk, panel *
 {
     packed_panel(x->part, x->codes, chunk, p);
     if (p->groups == 4 && !l->spread) return l->look;
-    if (p->bits == 8 && x->part->kind != KVF_KIND_TABLE) return l->look;
-    return spread_plane(x, l, p, room);
+    if (p->bits == 8 && !is_looked_up(x->part)) return l->look;
+    return spread_plane(x, l, chunk, p, room);
 }
 
 /* ---- multipliers ----------------------------------------------------------------------------------------------------------- */
@@ -398,7 +407,7 @@ static void fold_run(const matrix *x, const level *l, int run, const float *m, s
         fold_quads(scale, min, l->zero, KVF_BLOCK, m, stride, nv, f->m, f->unit, f->bias, NULL);
     else if (likely || !fold_keys(x, l, scale, min, m, stride, nv, f))
         fold_long(x, l, scale, min, m, stride, nv, f);
-    if (x->part->kind != KVF_KIND_TABLE) return; /* which has no minimum, so its factor belongs to the bias as well */
+    if (!is_looked_up(x->part)) return; /* which has no minimum, so its factor belongs to the bias as well */
     for (int v = 0; v < nv; v++) f->unit[v] *= l->factor, f->bias[v] *= l->factor;
 }
 
@@ -560,8 +569,7 @@ static void planes_mix(const kvf_part *part, const void *record, const float *w,
     }
 }
 
-/* `many`: see kvfi_kind_ops. */
-static void planes_entries(kvfi_kind_ops *ops, int many)
+static void planes_of_kind(kvfi_kind_ops *ops, int many)
 {
     ops->fixed_point = (int64_t)TOP;
     ops->many = many;
@@ -569,6 +577,15 @@ static void planes_entries(kvfi_kind_ops *ops, int many)
     ops->prepare = planes_prepare;
     ops->score = planes_score;
     ops->mix = planes_mix;
+}
+
+/* `many`: see kvfi_kind_ops. States of a trellis are made anew for each block of vectors, so a tile is better for many. */
+static void planes_entries(kvfi_kernels *k, int many)
+{
+    planes_of_kind(&k->kind[KVF_KIND_TOKEN], many);
+    planes_of_kind(&k->kind[KVF_KIND_TABLE], many);
+    planes_of_kind(&k->kind[KVF_KIND_CHANNEL], many);
+    planes_of_kind(&k->kind[KVF_KIND_TRELLIS], 0);
 }
 
 #endif

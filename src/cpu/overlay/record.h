@@ -6,7 +6,7 @@
  *                       first, then scaled lane by lane; the minimum meets the sum of the run's multipliers.
  *   along the reduction CHANNEL keys, TOKEN values: constant over a run of lanes. It is folded into the multipliers, and the
  *                       minimum becomes one number for the whole run of lanes.
- * TABLE is arranged as TOKEN is, without a minimum.
+ * TABLE and TRELLIS are arranged as TOKEN is, without a minimum.
  *
  * How a code becomes a number is `look`, a constant wherever it matters: 0 for the code itself, else an entry of a table: 3 for
  * tables of up to 8 entries, 4 of 16, 5 of 32 (in all of these an entry fits an int8), 8 for larger ones. It says nothing of how
@@ -66,15 +66,21 @@ typedef struct matrix {
     int across; /* 1: the scale stands along the lanes */
 } matrix;
 
+/* Are numbers entries of a table? */
+static inline int is_looked_up(const kvf_part *part)
+{
+    return part->kind == KVF_KIND_TABLE || part->kind == KVF_KIND_TRELLIS;
+}
+
 static inline int by_token(const kvf_part *part)
 {
-    return part->kind == KVF_KIND_TOKEN || part->kind == KVF_KIND_TABLE;
+    return part->kind == KVF_KIND_TOKEN || is_looked_up(part);
 }
 
 /* A table knows no zero code. */
 static inline float zero_of(const kvf_part *part)
 {
-    return part->kind == KVF_KIND_TABLE ? 0.0f : part->zero;
+    return is_looked_up(part) ? 0.0f : part->zero;
 }
 
 static inline matrix open_record(const kvf_part *part, const void *record)

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT
- * KVF_KIND_TRELLIS on any overlay: 64 channels of a record become a tile in L1, which the set's tile_score and tile_mix (defined
- * before this file is included) multiply densely. The state of a channel is put together from the codes before it, so that neither
- * tokens nor channels have to wait for each other. */
+ * KVF_KIND_TRELLIS to tiles on any overlay, 64 channels at a time. The state of a channel is put together from the codes before it, so
+ * that neither tokens nor channels have to wait for each other. */
 #ifndef KVFI_OVERLAY_TRELLIS_H
 #define KVFI_OVERLAY_TRELLIS_H
 
 #include "codec/shared/part.h"
 #include "cpu/scalar/scalar.h"
 
-enum { TRELLIS_CHANNELS = 64, TRELLIS_VECTORS = 16 };
+enum { TRELLIS_CHANNELS = 64 };
 
 typedef struct trellis {
     kvfi_shape s;
@@ -79,37 +78,6 @@ static inline int trellis_count(const trellis *x, int first)
     return x->s.dim_pad - first < TRELLIS_CHANNELS ? x->s.dim_pad - first : TRELLIS_CHANNELS;
 }
 
-static void trellis_score(const kvf_part *part, const void *record, const void *prepared, int32_t n, float *s)
-{
-    trellis x;
-    float tile[TRELLIS_CHANNELS * KVF_BLOCK], some[TRELLIS_VECTORS * KVF_BLOCK];
-    const float *q = prepared;
-    const size_t dim = (size_t)part->dim_pad;
-    open_trellis(part, record, &x);
-    memset(s, 0, (size_t)n * KVF_BLOCK * sizeof *s);
-    for (int first = 0; first < part->dim_pad; first += TRELLIS_CHANNELS) {
-        const int count = trellis_count(&x, first);
-        trellis_keys(&x, first, count, tile);
-        for (int v = 0, take; v < n; v += take) {
-            take = n - v < TRELLIS_VECTORS ? n - v : TRELLIS_VECTORS;
-            tile_score(tile, count, q + (size_t)v * dim + first, dim, take, some);
-            for (int i = 0; i < take * KVF_BLOCK; i++) s[v * KVF_BLOCK + i] += some[i];
-        }
-    }
-}
-
-static void trellis_mix(const kvf_part *part, const void *record, const float *w, int32_t n, float *acc, size_t stride)
-{
-    trellis x;
-    float tile[TRELLIS_CHANNELS * KVF_BLOCK];
-    open_trellis(part, record, &x);
-    for (int first = 0; first < part->dim_pad; first += TRELLIS_CHANNELS) {
-        const int count = trellis_count(&x, first);
-        trellis_values(&x, first, count, tile, (size_t)count);
-        tile_mix(tile, count, w, n, acc + first, stride);
-    }
-}
-
 static void trellis_unfold(const kvf_part *part, const void *record, float *tile)
 {
     trellis x;
@@ -120,8 +88,5 @@ static void trellis_unfold(const kvf_part *part, const void *record, float *tile
         else
             trellis_values(&x, first, trellis_count(&x, first), tile + first, (size_t)part->dim_pad);
 }
-
-static const kvfi_kind_ops trellis_ops = {
-    kvfi_scalar_prepared_bytes, kvfi_scalar_prepare, trellis_score, trellis_mix, trellis_unfold, 0, 0};
 
 #endif

@@ -71,6 +71,11 @@ void kvfi_scalar_vector_unfold(const kvf_part *part, const void *record, float *
 
 void kvfi_scalar_vector(kvfi_kind_ops *ops)
 {
-    *ops = (kvfi_kind_ops){kvfi_scalar_prepared_bytes, kvfi_scalar_prepare,       kvfi_scalar_vector_score,
-                           kvfi_scalar_vector_mix,     kvfi_scalar_vector_unfold, 0, 0};
+    *ops = (kvfi_kind_ops){kvfi_scalar_prepared_bytes,
+                           kvfi_scalar_prepare,
+                           kvfi_scalar_vector_score,
+                           kvfi_scalar_vector_mix,
+                           kvfi_scalar_vector_unfold,
+                           0,
+                           0};
 }
