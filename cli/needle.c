@@ -123,12 +123,23 @@ static bool ask_cell(needle_run *run, quality_arm *arm, int length, int depth)
     return true;
 }
 
+/* What keeps everything finds what none finds. */
+static void warn_of_idle(const needle_run *run, const quality_arm *arm)
+{
+    const int64_t length = run->quality.context;
+    if (arm->host || !arm->choice.evicts || quality_arm_budgets_bytes(arm)) return;
+    if (quality_arm_binds_at(arm, &run->quality) < length) return;
+    cli_warn("%s: its budget does not bind within %lld tokens: what it finds there says nothing of its policy", arm->name,
+             (long long)length);
+}
+
 /* A context for each length, as one runs with: a policy that keeps a share keeps it of that. */
 static bool ask_arm(needle_run *run, quality_arm *arm, const int *length, int n)
 {
     bool go = true;
     for (int i = 0; go && i < n; i++) {
         run->quality.context = length[i];
+        warn_of_idle(run, arm);
         go = quality_arm_open(arm, &run->s, &run->quality);
         for (int d = 0; go && d < run->set->depths; d++) go = ask_cell(run, arm, length[i], d);
         quality_arm_close(arm);

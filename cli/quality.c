@@ -94,9 +94,7 @@ static int check(quality_settings *set)
     return code == CLI_GO ? kv_settings_apart(set->out.save, &set->kv) : code;
 }
 
-/* First length of the cache at which an arm's policy drops something even of the layer with the largest budget: a block is sealed then,
- * with the exact rows behind it. */
-static int64_t binds_at(const quality_arm *arm, const quality_settings *set)
+int64_t quality_arm_binds_at(const quality_arm *arm, const quality_settings *set)
 {
     kvf_evict_info info;
     const int32_t sink = arm->choice.sink, recent = set->seal_each ? 0 : arm->choice.recent;
@@ -107,7 +105,7 @@ static int64_t binds_at(const quality_arm *arm, const quality_settings *set)
     return n;
 }
 
-static bool budget_in_bytes(const quality_arm *arm)
+bool quality_arm_budgets_bytes(const quality_arm *arm)
 {
     kvf_evict_info info = {0};
     return !arm->host && kvf_evict_check(arm->choice.evict, arm->choice.sink, arm->choice.recent, 0, &info, NULL, 0) == KVF_OK &&
@@ -132,12 +130,12 @@ static void warn_of_nothing_coded(const quality_run *run, const quality_settings
 static int judge_after_budgets(const quality_run *run, quality_settings *set)
 {
     for (int i = 0; i < run->n_arms; i++) {
-        if (budget_in_bytes(&run->arm[i])) {
+        if (quality_arm_budgets_bytes(&run->arm[i])) {
             cli_error("%s: quality judges budgets of tokens or a share; kvfold plan says how many tokens such a budget is",
                       run->arm[i].name);
             return CLI_USAGE;
         }
-        const int64_t n = binds_at(&run->arm[i], set), most = set->context - 1 - n;
+        const int64_t n = quality_arm_binds_at(&run->arm[i], set), most = set->context - 1 - n;
         if (set->score <= most) continue;
         if (most < 1) {
             if (n < set->context)

@@ -112,6 +112,13 @@ typedef struct quality_arm {
     quality_generation generation;
 } quality_arm;
 
+/* First length of the cache at which an arm's policy drops something even of the layer with the largest budget: a block is sealed then,
+ * with the exact rows behind it. */
+int64_t quality_arm_binds_at(const quality_arm *arm, const quality_settings *set);
+
+/* Is its budget one of bytes, so that only a cache can tell of how many tokens? */
+bool quality_arm_budgets_bytes(const quality_arm *arm);
+
 /* Arms as the options name them, in their order; none is of a profile that set->out would replace. Never the reference. CLI_GO, or an exit
  * code after a sentence. */
 int quality_arms_make(quality_arm *arms, int *n, const quality_settings *set);

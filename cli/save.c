@@ -42,6 +42,10 @@ int cli_save(const char *path, const char *bytes, size_t n)
 
 int cli_save_check(const char *path)
 {
+    if (!*path || strcmp(path, "-") == 0) {
+        cli_error("'%s' is no name of a file: what is kept is written beside its place first, then put there", path);
+        return CLI_USAGE;
+    }
     return whole_file_check(path) == 0 ? CLI_GO : cannot(path, "");
 }
 

@@ -27,8 +27,8 @@ static const cli_option options[] = {
           "chunks of each text, next behind those, that the result is judged on; 0: do not judge it"),
 
     CLI_HEAD("target"),
-    CLI_NUMBER("--bits", tune_settings, bits, 0, 8, "0",
-               "as many bytes as this many bits a value would take in all layers, as 3 or 2.5"),
+    CLI_NUMBER("--bits", tune_settings, bits, 0, 8, NULL,
+               "as many bytes as this many bits a value would take in all layers, as 3 or 2.5; from --least to --most"),
     WORD("--bytes", "SIZE", bytes, "bytes of the whole cache at --tokens, as 24MiB"),
     COUNT("--tokens", tokens, 0, INT32_MAX, "0", "length of the cache that --bytes is for; 0: the training length"),
     WORD("--codec", "NAME", codec, "family of codecs, without its number of bits (default turbo)"),

@@ -52,6 +52,8 @@ succeeds short_text "${base[@]}" --slice 0:100 -f "$text" -o "$work/short.gguf" 
 # What few bits cost each layer: asked for, the figures that tune measures on the same tokens; else not known.
 kv inspect "$file" --json
 json losses_unknown 'o["sensitivity_codec"] == "" and all(l["sensitivity"] == {"keys": None, "values": None} for l in layers)'
+refuses no_name 1 "is no name of a file" calibrate -m "$model" -f "$text" -o ""
+refuses stdout_as_file 1 "'-' is no name of a file" calibrate -m "$model" -f "$text" -o -
 refuses losses_short 1 "needs chunks of at least 256 tokens" calibrate -m "$model" -t 1 -c 128 -f "$text" -o "$work/none.gguf" --sensitivity
 succeeds losses "${base[@]}" -f "$text" -o "$work/losses.gguf" --sensitivity
 succeeds losses_tuned tune -m "$model" -t 1 -f "$text" -c 256 --bits 3 --held-out 0 --save "$work/tuned.json"
