@@ -25,8 +25,8 @@ refuses odd_codec 1 "nothing has fewer than 2 levels" "${base[@]}" --bits 3 --co
 refuses short_text 2 "fewer than the context|enough for" "${base[@]}" --bits 3 --slice 0:300
 
 # Ctrl-C: nothing is written, and no script goes on as if there were.
-for _ in {1..40}; do ferries; done >"$work/long"
-interrupt ctrl_c "tokens, [0-9]" 2 "${base[@]/$text/$work/long}" --chunks 400 --bits 3 --held-out 2 --write "$work/none.profile"
+for _ in {1..4}; do ferries; done >"$work/long"
+interrupt ctrl_c "tokens, [0-9]" 2 "${base[@]/$text/$work/long}" --chunks 60 --bits 3 --held-out 2 --write "$work/none.profile"
 holds ctrl_c_says grep -q "interrupted: nothing was written" "$work/err"
 holds ctrl_c_nothing test ! -e "$work/none.profile" -a ! -s "$work/out"
 

@@ -8,11 +8,17 @@
 static const int counts[] = {1, 2, 3, 5, 7, 8, 9, 12, 15, 16, 17, 24, 31, 33, 40, 64, 100, 128, 576, 1024};
 enum { COUNTS = sizeof counts / sizeof *counts };
 
+/* Sets on x86 have entries of their own; NEON runs the portable ones. */
+static void check_own(const kvfi_kernels *fast, int differs)
+{
+    if (strncmp(fast->name, "neon", 4) != 0) assert_true(differs);
+}
+
 /* ---- sums ------------------------------------------------------------------------------------------------------------------------- */
 
 static void dots(const kvfi_kernels *scalar, const kvfi_kernels *fast)
 {
-    assert_true(fast->dot16 != scalar->dot16);
+    check_own(fast, fast->dot16 != scalar->dot16);
     for (int i = 0; i < COUNTS; i++)
         for (int flavour = 0; flavour < PX_FLAVOURS; flavour++) {
             const int n = counts[i];
@@ -47,7 +53,7 @@ static void check_widen(const kvfi_kernels *k, const uint16_t *half, int n, floa
 /* All f16 numbers, by runs of each length. */
 static void widens(const kvfi_kernels *scalar, const kvfi_kernels *fast)
 {
-    assert_true(fast->widen != scalar->widen);
+    check_own(fast, fast->widen != scalar->widen);
     for (int i = 0, first = 0; first < 1 << 16; i++) {
         const int left = (1 << 16) - first, n = counts[i % COUNTS] < left ? counts[i % COUNTS] : left;
         px_input in = px_input_make((size_t)n * sizeof(uint16_t), 2);
@@ -73,7 +79,7 @@ static void narrows(const kvfi_kernels *scalar, const kvfi_kernels *fast)
 {
     static const float ends[] = {65504, 65519.99f, 65520, 1e30f, INFINITY, 0x1p-24f, 0x1p-25f, 0x1.000002p-25f, 1e-40f, 0, NAN};
     enum { ENDS = sizeof ends / sizeof *ends };
-    assert_true(fast->narrow != scalar->narrow);
+    check_own(fast, fast->narrow != scalar->narrow);
     for (int i = 0, first = 0; first < 4 << 16; i++) {
         const int n = counts[i % COUNTS];
         px_input in = px_input_make((size_t)n * sizeof(float), 4);
@@ -121,7 +127,7 @@ static void check_rank(const kvfi_kernels *k, const kvfi_ranks *r, const float *
 static void ranks(const kvfi_kernels *scalar, const kvfi_kernels *fast)
 {
     static const float factors[] = {1, 0.37f, 0, INFINITY};
-    assert_true(fast->rank != scalar->rank);
+    check_own(fast, fast->rank != scalar->rank);
     for (int bits = 1; bits <= 8; bits++)
         for (int i = 0; i < COUNTS * 4; i++) {
             const int n = counts[i / 4], top = (1 << bits) - 1;
