@@ -198,6 +198,9 @@ if [ -z "$short" ]; then
     # 3 bits beside 4, and whole families, where threads share the memory
     measure attend-bits bench attend -t 2 --context 8192,16384 --kv uni4/uni4,uni3/uni3,turbo4/turbo4,turbo3/turbo3,kivi4/kivi4,uni8/uni8,uni2/uni2,f16/f16 --samples 15 --pool 96
     measure attend-models bench attend --shape 9/3x64,4/1x256 --context 1024,8192 -t 2
+    measure attend-shapes bench attend --shape 9/3x64,8/8x80,28/4x96,16/2x256 --context 8192 -t 2 --pool 96 --samples 9 --kv uni4/uni4,turbo4/turbo4,kivi4/kivi4,uni8/uni8
+    measure attend-short bench attend --context 256,1024 -t 2 --pool 64 --samples 9 --kv uni4/uni4,turbo4/turbo4,kivi4/kivi4,uni8/uni8,f16/f16
+    measure attend-prefill bench attend --shape 8/2x128 --context 8704 --queries 512 -t 2 --pool 8 --samples 9 --kv uni4/uni4,turbo4/turbo4,kivi4/kivi4,q8_0/q8_0,f16/f16,tcq4/tcq4
     measure e2e-smollm2 bench e2e -m "$smollm2" -f "$text" -d 512,2048,8000 --processes 5
     measure e2e-gemma bench e2e -m "$gemma" -f "$text" -d 512,2048 --processes 5
     if wanted e2e-generated && [ ! -e "$wide" ]; then gen-model llama-wide "$wide" q8_0 >/dev/null; fi
