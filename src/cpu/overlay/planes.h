@@ -579,12 +579,13 @@ static void planes_of_kind(kvfi_kind_ops *ops, int many)
     ops->mix = planes_mix;
 }
 
-/* `many`: see kvfi_kind_ops. States of a trellis are made anew for each block of vectors, so a tile is better for many. */
+/* `many`: see kvfi_kind_ops. For each block of vectors anew, states of a trellis are made, and scales of channels folded into the
+ * multipliers: there a tile is better for many. */
 static void planes_entries(kvfi_kernels *k, int many)
 {
     planes_of_kind(&k->kind[KVF_KIND_TOKEN], many);
     planes_of_kind(&k->kind[KVF_KIND_TABLE], many);
-    planes_of_kind(&k->kind[KVF_KIND_CHANNEL], many);
+    planes_of_kind(&k->kind[KVF_KIND_CHANNEL], 0);
     planes_of_kind(&k->kind[KVF_KIND_TRELLIS], 0);
 }
 
