@@ -309,7 +309,8 @@ static int run_job(job *j, const cli_text *all)
     code = check_books(j);
     if (code != CLI_GO) return code;
     j->c.biased = biased(j);
-    cli_note("%d chunk%s of %d tokens; samples take %s", j->text.chunks, j->text.chunks == 1 ? "" : "s", j->text.context, cli_bytes(j->c.bytes));
+    cli_note("%d chunk%s of %d tokens; samples take %s", j->text.chunks, j->text.chunks == 1 ? "" : "s", j->text.context,
+             cli_bytes(j->c.bytes));
     code = read_all(j);
     if (code == CLI_GO) code = learn_all(j);
     if (code == CLI_GO && cli_interrupted()) code = CLI_DONE;
