@@ -40,7 +40,7 @@ KVFI_INLINE void quad_states(int bits, const four_codes *older, const four_codes
 }
 
 /* Backwards, so that the quads before still are codes. */
-KVFI_INLINE void key_states_of(int bits, int quads, const four_codes (*round)[KVF_BLOCK], four_codes *codes)
+KVFI_INLINE void key_states_of(int bits, int quads, four_codes (*round)[KVF_BLOCK], four_codes *codes)
 {
     for (int q = quads - 1; q >= 0; q--) {
         four_codes *now = codes + (size_t)q * KVF_BLOCK;
@@ -67,10 +67,10 @@ static void key_states(const matrix *x, int quads, uint8_t *byte)
     else
         memcpy(round, codes + (size_t)(dim / 4 - 2) * KVF_BLOCK, sizeof round);
     switch (x->part->bits) {
-    case 1: key_states_of(1, quads, (const four_codes(*)[KVF_BLOCK])round, codes); break;
-    case 2: key_states_of(2, quads, (const four_codes(*)[KVF_BLOCK])round, codes); break;
-    case 3: key_states_of(3, quads, (const four_codes(*)[KVF_BLOCK])round, codes); break;
-    case 4: key_states_of(4, quads, (const four_codes(*)[KVF_BLOCK])round, codes); break;
+    case 1: key_states_of(1, quads, round, codes); break;
+    case 2: key_states_of(2, quads, round, codes); break;
+    case 3: key_states_of(3, quads, round, codes); break;
+    case 4: key_states_of(4, quads, round, codes); break;
     }
 }
 
